@@ -80,10 +80,10 @@ class LockedBucket {
   }
   // To be called before an acquisition is decided, which may open a receipt. If its state would
   // grow and there is no room, the bucket counts as missing. `maker`: whose operation it is.
-  void RefuseToGrow(bool want_receipt, uint16_t maker) {
+  void RefuseToGrow(bool want_receipt, int64_t now_ns, uint16_t maker) {
     maker_ = maker;
     const bool grows = want_receipt || parameters().kind == algorithm::Kind::kSlidingLog;
-    no_room_ = grows && !missing() && Full();
+    no_room_ = grows && !missing() && (Full() || HoldsFull(now_ns));
   }
   // Publishes the new word. A token bucket without open receipts and bookings becomes a plain word
   // again. Returns how many receipts were closed to make room for newer ones.
@@ -241,6 +241,17 @@ class LockedBucket {
   // Whether the operation should not let the bucket grow.
   bool Full() const { return index_->Full(*rule_, maker_); }
 
+  // Whether these are slots that have as many holds as they may have. REQUIRES: not missing.
+  bool HoldsFull(int64_t now_ns) {
+    constexpr size_t kRemovedAtOnce = 1024;  // about 0.1 ms
+    const auto full = [this] {
+      return slots() != nullptr && slots()->holds().size() >= common::bounds::kMaxHoldsPerBucket;
+    };
+    if (!full()) return false;
+    // Some may have ended.
+    ToChange().Fold(parameters(), At(now_ns), kRemovedAtOnce);
+    return full();
+  }
   bool MayHaveBooked() const {
     return bookings() != 0 || (!missing() && !Record::IsPlain(word_) && state().slots() != nullptr);
   }

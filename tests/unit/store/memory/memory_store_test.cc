@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/bounds.h"
 #include "tests/support/store_calls.h"
 
 namespace sluice::store {
@@ -182,6 +183,21 @@ TEST_F(MemoryStoreTest, ReceiptsPerBucketAreBoundedAndEvictionsCounted) {
   }
   EXPECT_EQ(store_.Stats().open_receipts, common::bounds::kMaxReceiptsPerBucket);
   EXPECT_EQ(store_.Stats().receipts_evicted, 7u);
+}
+
+TEST_F(MemoryStoreTest, HoldsPerBucketAreBoundedAndEndedOnesMakeRoom) {
+  const auto rule = MakeRule(1, algorithm::MakeConcurrency(uint64_t{1} << 40, kSecond).value());
+  store_.Register(rule);
+  const std::vector<Charge> charge = {{rule.get(), "k", 1}};
+  const auto take = [&] { return Acquire(store_, charge, {.want_receipt = true}); };
+  for (size_t i = 0; i < common::bounds::kMaxHoldsPerBucket; ++i) ASSERT_TRUE(take().granted());
+  const Acquired denied = take();
+  EXPECT_EQ(denied.outcome, Outcome::kDenied);
+  EXPECT_EQ(denied.charges[0].reason, Reason::kOverflow);
+  EXPECT_GT(denied.retry_after_ns, 0);
+  clock_.Advance(kSecond);
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(take().granted());
+  EXPECT_EQ(Query(store_, *rule, "k").holds, 2000u);
 }
 
 TEST_F(MemoryStoreTest, KeysOfOneLimitLeaveTheOtherLimitsTheirParts) {
