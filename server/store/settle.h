@@ -10,7 +10,8 @@
 //
 // A last settlement also ends the slots of the acquisition. An acquisition without settle_within
 // has no account. It is settled as long as it holds slots: if actuals are named it gets an account,
-// which ends at once, and so the same call again is answered alike.
+// which ends at once, and so the same call again is answered alike. Otherwise the stores remember
+// its receipt for a while (OutcomeOfUsed).
 #ifndef SLUICE_SERVER_STORE_SETTLE_H_
 #define SLUICE_SERVER_STORE_SETTLE_H_
 
@@ -243,6 +244,17 @@ class Settling {
   std::array<Part, common::bounds::kMaxCharges> parts_;
   std::array<bool, common::bounds::kMaxCharges> held_ = {};
 };
+
+// The outcome of a settlement for which no bucket has a hold or an account (kUnknown), if its
+// receipt is known to be used: its slots were settled, or it was refunded.
+inline SettleOutcome OutcomeOfUsed(const SettleOperation& operation, bool settled, bool refunded) {
+  if (refunded) return SettleOutcome::kRefunded;
+  if (!settled) return SettleOutcome::kUnknown;
+  const bool as_taken =
+      std::all_of(operation.actual, operation.actual + operation.charges.size(),
+                  [](uint64_t actual) { return actual == SettleOperation::kAsTaken; });
+  return as_taken ? SettleOutcome::kSettled : SettleOutcome::kAlreadySettled;
+}
 
 template <OpenForDecision Bucket>
 SettleOutcome Settle(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns) {

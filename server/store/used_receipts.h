@@ -1,5 +1,6 @@
 // UsedReceipts: remembers the receipts that were refunded lately, so that a second refund is
-// answered "already refunded", not "expired". Bounded: the oldest refunds are forgotten.
+// answered "already refunded", not "expired"; or those whose slots were settled, so that the same
+// settlement is answered alike. Bounded: the oldest are forgotten.
 #ifndef SLUICE_SERVER_STORE_USED_RECEIPTS_H_
 #define SLUICE_SERVER_STORE_USED_RECEIPTS_H_
 
@@ -15,7 +16,7 @@ namespace sluice::store {
 // Thread-safe.
 class UsedReceipts {
  public:
-  // Refunds that are remembered: more than clients have in flight, and 2 MB.
+  // Receipts that are remembered: more than clients have in flight, and 2 MB.
   static constexpr size_t kMost = size_t{1} << 16;
 
   void Add(uint64_t id) {

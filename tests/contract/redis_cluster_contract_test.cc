@@ -70,7 +70,8 @@ TEST_P(SettleContractTest, SlotsInSeveralSlotsOfTheClusterEnd) {
   EXPECT_EQ(settle(kAsTaken), store::SettleOutcome::kSettled);
   EXPECT_EQ(Remaining(*slots, "a"), 2);
   EXPECT_EQ(Remaining(*rate, "b"), 6);
-  EXPECT_EQ(settle(kAsTaken), store::SettleOutcome::kUnknown);
+  EXPECT_EQ(settle(kAsTaken), store::SettleOutcome::kSettled);
+  EXPECT_EQ(Refund(store(), taken.receipt_id, charges).outcome, store::RefundOutcome::kSettled);
 }
 
 }  // namespace

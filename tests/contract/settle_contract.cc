@@ -200,12 +200,13 @@ TEST_P(SettleSeveralContractTest, EndsSlotsAndSettlesRatesThatWereNoEstimate) {
     return Settle(store(), of.receipt_id, charges, {kAsTaken, actual}, {.estimate = estimate})
         .outcome;
   };
-  // As it was taken: no account is kept.
+  // As it was taken: no account is kept, but the same call gets the same answer.
   const Acquired first = take();
   ASSERT_TRUE(first.granted());
   EXPECT_EQ(settle(first, kAsTaken, false), SettleOutcome::kSettled);
-  EXPECT_EQ(settle(first, kAsTaken, false), SettleOutcome::kUnknown);
-  EXPECT_NE(Refund(store(), first.receipt_id, charges).outcome, RefundOutcome::kRefunded);
+  EXPECT_EQ(settle(first, kAsTaken, false), SettleOutcome::kSettled);
+  EXPECT_EQ(settle(first, 1, false), SettleOutcome::kAlreadySettled);
+  EXPECT_EQ(Refund(store(), first.receipt_id, charges).outcome, RefundOutcome::kSettled);
   EXPECT_EQ(Remaining(*slots, "k"), 2);
   EXPECT_EQ(Remaining(*rate, "k"), 4);
   ASSERT_TRUE(Reset(store(), *rate, "k"));
@@ -226,6 +227,11 @@ TEST_P(SettleSeveralContractTest, EndsSlotsAndSettlesRatesThatWereNoEstimate) {
   Advance(31 * kSecond);
   EXPECT_EQ(settle(fourth, 1, false), SettleOutcome::kUnknown);
   EXPECT_EQ(Remaining(*rate, "k"), 2);
+  ASSERT_TRUE(Reset(store(), *rate, "k"));
+  const Acquired fifth = take();
+  EXPECT_EQ(Refund(store(), fifth.receipt_id, charges).outcome, RefundOutcome::kRefunded);
+  EXPECT_EQ(settle(fifth, kAsTaken, false), SettleOutcome::kRefunded);
+  EXPECT_EQ(settle(fifth, 1, false), SettleOutcome::kRefunded);
 }
 
 TEST_P(SettleSeveralContractTest, RepeatedGrantIsWorthNothingWithoutItsSlots) {

@@ -508,6 +508,7 @@ std::optional<RefundOutcome> MemoryStore::RefundBuckets(const RefundOperation& o
   if (open) used_receipts_.Add(operation.receipt_id);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
   if (open) return RefundOutcome::kRefunded;
+  if (settled_receipts_.Contains(operation.receipt_id)) return RefundOutcome::kSettled;
   return used_receipts_.Contains(operation.receipt_id) ? RefundOutcome::kAlreadyRefunded
                                                        : RefundOutcome::kExpired;
 }
@@ -592,7 +593,16 @@ std::optional<SettleOutcome> MemoryStore::SettleNow(SettleOperation* operation, 
       return std::nullopt;
   }
   for (const LockedBucket& bucket : buckets) work.budget->Note(bucket.DecisionSteps());
-  const SettleOutcome outcome = store::Settle(operation, absl::MakeSpan(buckets), at_ns);
+  const uint64_t receipt_id = operation->receipt_id;
+  SettleOutcome outcome = store::Settle(operation, absl::MakeSpan(buckets), at_ns);
+  if (!operation->estimate) {
+    // Under the buckets' locks, as in RefundBuckets.
+    if (outcome == SettleOutcome::kSettled) settled_receipts_.Add(receipt_id);
+    if (outcome == SettleOutcome::kUnknown) {
+      outcome = OutcomeOfUsed(*operation, settled_receipts_.Contains(receipt_id),
+                              used_receipts_.Contains(receipt_id));
+    }
+  }
   UnlockAll(absl::MakeSpan(buckets), at_ns);
   return outcome;
 }
@@ -684,8 +694,8 @@ StoreStats MemoryStore::Stats() const {
   StoreStats stats;
   stats.buckets = index_.buckets();
   stats.max_buckets = max_buckets_;
-  stats.memory_bytes =
-      index_.memory_bytes() + used_receipts_.memory_bytes() + remembered_.memory_bytes();
+  stats.memory_bytes = index_.memory_bytes() + used_receipts_.memory_bytes() +
+                       settled_receipts_.memory_bytes() + remembered_.memory_bytes();
   stats.created = index_.created();
   stats.dropped = index_.dropped();
   stats.overflow_allowed = overflow_allowed_.load(std::memory_order_relaxed);

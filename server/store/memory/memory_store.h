@@ -200,6 +200,7 @@ class MemoryStore final : public Store {
   const uint64_t seed_;
   memory::BucketIndex index_;
   UsedReceipts used_receipts_;
+  UsedReceipts settled_receipts_;  // of acquisitions with slots, without settle_within
   memory::RememberedGrants remembered_;
 
   alignas(64) std::atomic<uint64_t> next_receipt_{1};

@@ -6,13 +6,11 @@
 #include "server/store/decide.h"
 #include "server/store/redis/commands/operations.h"
 #include "server/store/redis/commands/optimistic_command.h"
+#include "server/store/redis/commands/receipt_use.h"
 #include "server/store/redis/wire/remembered_grant.h"
 
 namespace sluice::store::redis {
 namespace {
-
-// How long a second refund is answered kAlreadyRefunded; later, kExpired.
-constexpr char kUsedReceiptSeconds[] = "600";
 
 void Answer(RefundOperation* operation, RefundOutcome outcome) {
   operation->outcome = outcome;
@@ -84,19 +82,18 @@ class RefundCommand final : public BucketOperation {
     if (!open_ && used_receipts.Contains(operation->receipt_id)) {
       return Answer(operation, RefundOutcome::kAlreadyRefunded);
     }
-    const std::string key =
-        absl::StrCat(context_.settings().name_space, ":used:", operation->receipt_id);
     if (!open_) {
       // Perhaps refunded by another node, or by this one before it restarted.
-      return RawCommand::Start(context_, key, {"EXISTS", key}, [operation](const Reply* reply) {
-        const bool used = reply != nullptr && reply->integer == 1;
-        Answer(operation, used ? RefundOutcome::kAlreadyRefunded : RefundOutcome::kExpired);
+      return ReadReceiptUse(context_, operation->receipt_id, [operation](ReceiptUse use) {
+        Answer(operation, use == ReceiptUse::kRefunded  ? RefundOutcome::kAlreadyRefunded
+                          : use == ReceiptUse::kSettled ? RefundOutcome::kSettled
+                                                        : RefundOutcome::kExpired);
       });
     }
     used_receipts.Add(operation->receipt_id);
     // Answered when the other nodes can know, or if they cannot: the permits were given back.
-    RawCommand::Start(context_, key, {"SET", key, "1", "EX", kUsedReceiptSeconds},
-                      [operation](const Reply*) { Answer(operation, RefundOutcome::kRefunded); });
+    WriteReceiptUse(context_, operation->receipt_id, ReceiptUse::kRefunded,
+                    [operation] { Answer(operation, RefundOutcome::kRefunded); });
   }
 
   bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {

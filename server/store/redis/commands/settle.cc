@@ -4,6 +4,7 @@
 
 #include "server/store/redis/commands/operations.h"
 #include "server/store/redis/commands/optimistic_command.h"
+#include "server/store/redis/commands/receipt_use.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -19,6 +20,21 @@ class SettleCommand final : public DecidedHere<SettleOperation, SettleOutcome> {
   }
   bool Writes() const override {
     return outcome_ == SettleOutcome::kSettled || outcome_ == SettleOutcome::kLate;
+  }
+  void OnDecided() override {
+    if (operation_->estimate) return DecidedHere::OnDecided();
+    // Slots that have ended leave nothing in their buckets.
+    if (outcome_ == SettleOutcome::kSettled) {
+      // Not awaited: what comes before it gets UNKNOWN, and changes nothing either.
+      WriteReceiptUse(context_, operation_->receipt_id, ReceiptUse::kSettled, [] {});
+    }
+    if (outcome_ != SettleOutcome::kUnknown) return DecidedHere::OnDecided();
+    // This command is gone by then.
+    ReadReceiptUse(context_, operation_->receipt_id, [operation = operation_](ReceiptUse use) {
+      operation->outcome =
+          OutcomeOfUsed(*operation, use == ReceiptUse::kSettled, use == ReceiptUse::kRefunded);
+      operation->Done();
+    });
   }
 };
 

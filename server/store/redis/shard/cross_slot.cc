@@ -365,9 +365,9 @@ void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, SettleOperati
     return operation->Done();
   }
   std::fill_n(operation->settled, operation->charges.size(), SettledPermits());
-  static constexpr SettleOutcome kFirstOf[] = {SettleOutcome::kUnavailable,
-                                               SettleOutcome::kStaleRule, SettleOutcome::kTooEarly,
-                                               SettleOutcome::kSettled, SettleOutcome::kUnknown};
+  static constexpr SettleOutcome kFirstOf[] = {
+      SettleOutcome::kUnavailable, SettleOutcome::kStaleRule, SettleOutcome::kTooEarly,
+      SettleOutcome::kSettled,     SettleOutcome::kRefunded,  SettleOutcome::kUnknown};
   auto outcomes = std::make_shared<std::vector<SettleOutcome>>();
   const size_t parts = groups.size();
   for (const ChargeGroup& group : groups) {
