@@ -158,6 +158,42 @@ TEST_F(RedisFailoverTest, PromotedLaggingReplicaGrantsNoSlotsUntilLostHoldsHaveE
   }
 }
 
+TEST_F(RedisFailoverTest, SettlesOnceBeforeAndAfterThePromotion) {
+  RedisSentinel sentinel(primary_.port());
+  AwaitReplicas(sentinel);
+  RedisNode node(SentinelUrl(sentinel));
+  const auto hourly = HourlyRule();
+  node.store().Register(hourly);
+  const auto take = [&] {
+    return Acquire(node.store(), *hourly, "k", 4, {.settle_within_ns = 3600 * kSecond});
+  };
+  // Retries until Redis decides.
+  const auto settle = [&](const Acquired& of, uint64_t actual) {
+    for (int tries = 0;; ++tries) {
+      const Settled settled =
+          Settle(node.store(), of.receipt_id, {{hourly.get(), "k", 4}}, {actual});
+      if (settled.outcome != store::SettleOutcome::kUnavailable || tries == 4000) return settled;
+      PassTime(std::chrono::milliseconds(5));
+    }
+  };
+  const Acquired before = take();
+  const Acquired after = take();
+  ASSERT_TRUE(before.granted());
+  ASSERT_TRUE(after.granted());
+  EXPECT_EQ(settle(before, 1).outcome, store::SettleOutcome::kSettled);
+  RedisCalls calls(primary_);
+  calls.Call({"SET", "behind:all", "1"});
+  ASSERT_EQ(calls.Call({"WAIT", "2", "20000"}).integer, 2);
+  primary_.Kill();
+  ASSERT_TRUE(AwaitInfo(first_, "role:master"));
+  const Settled again = settle(before, 1);
+  EXPECT_EQ(again.outcome, store::SettleOutcome::kSettled);
+  EXPECT_EQ(again.permits[0].given_back, 3u) << "the same answer";
+  EXPECT_EQ(settle(before, 2).outcome, store::SettleOutcome::kAlreadySettled);
+  EXPECT_EQ(settle(after, 4).outcome, store::SettleOutcome::kSettled);
+  EXPECT_EQ(settle(after, 3).outcome, store::SettleOutcome::kAlreadySettled);
+}
+
 // Retries until Redis decides.
 Acquired Book(RedisNode& node, const store::Rule& rule) {
   for (int i = 0;; ++i) {
