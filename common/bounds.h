@@ -354,8 +354,8 @@ inline constexpr size_t ThirdOf(size_t left) { return left / 3 + (left % 3 == 0 
 
 // Grants that are remembered under request ids for a minute: 64 bytes each in memory, 64 MB in all,
 // and about 200 in Redis. Enough for 17,000 acquisitions a second that are executed once. A limit
-// may have as many as are left for all, a connection a third of that (service/remembered_room.h).
-// With less memory (--memory_limit) there are fewer.
+// or a client may have as many as are left for all, a connection a third of that
+// (service/remembered_room.h). With less memory (--memory_limit) there are fewer.
 inline constexpr size_t kMaxRememberedGrants = size_t{1} << 20;
 inline constexpr size_t kRememberedGrantBytes = 64;
 

@@ -210,9 +210,8 @@ class AcquireCall final : private waiting::HeldCaller {
     uint32_t item = 0;  // in items_
     std::string_view bytes;
     store::Once once;
-    uint32_t limit_id = 0;
-    // When its place in RememberedRoom was taken, for its first charge's limit; negative: it has
-    // none.
+    RememberedRoom::Owner owner;  // with the limit of its first charge
+    // When its place in RememberedRoom was taken; negative: it has none.
     int64_t taken_ns = -1;
   };
 

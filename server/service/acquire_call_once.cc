@@ -54,9 +54,10 @@ absl::Status AcquireCall::AddOnce(const Item& item, Attempt& attempt) {
   // An item that was left undecided, or whose limits changed meanwhile, has its place already.
   if (request.taken_ns < 0) {
     if (once_connection_ == nullptr) once_connection_ = places_.connection();
-    request.limit_id = attempt.last_merged()[0].rule->limit_id;
+    request.owner.limit_id = attempt.last_merged()[0].rule->limit_id;
+    request.owner.client = caller_ == nullptr ? nullptr : caller_->use();
     const int64_t now_ns = with_->clock.NowNs();
-    once.may_remember = with_->room->Take(request.limit_id, GrantsOfConnection(), now_ns);
+    once.may_remember = with_->room->Take(request.owner, GrantsOfConnection(), now_ns);
     if (once.may_remember) request.taken_ns = now_ns;
   }
   attempt.SetOnce(&once);
@@ -80,7 +81,7 @@ void AcquireCall::ReturnRoom() {
     if (request.item < first_ || request.item >= end_ || request.taken_ns < 0) continue;
     const int64_t taken_ns = std::exchange(request.taken_ns, -1);
     if (MayBeRemembered(items_[request.item])) continue;
-    with_->room->GiveBack(request.limit_id, GrantsOfConnection(), taken_ns);
+    with_->room->GiveBack(request.owner, GrantsOfConnection(), taken_ns);
   }
   if (!more()) once_connection_.reset();
 }

@@ -1,9 +1,9 @@
 // RememberedRoom: bounds how many grants are remembered under request ids (store/once.h), in all,
-// for each limit and for each connection, whatever the store.
+// for each limit, client and connection, whatever the store.
 //
-// A limit may have as many as are left for all, a connection a third of that. So one limit alone
-// gets half, one connection alone a quarter; and however many of them take all that they may, some
-// is left for the next one.
+// A limit or a client may have as many as are left for all, a connection a third of that. So one
+// limit alone gets half, one connection alone a quarter; and however many of them take all that
+// they may, some is left for the next one.
 //
 // Grants are counted for a minute in slots of their time. So a count needs no list of them and no
 // timer, and the store need not say when it forgets one.
@@ -90,48 +90,73 @@ class RememberedRoom {
  public:
   explicit RememberedRoom(size_t most = common::bounds::kMaxRememberedGrants) : most_(most) {}
 
-  // Takes the place of one grant, in all, in its limit and in its connection (null: without a
+  // Whose grant it is. `client` is only compared; null: there are no clients.
+  struct Owner {
+    uint32_t limit_id = 0;
+    const void* client = nullptr;
+  };
+
+  // Takes the place of one grant, in all, of its owner and in its connection (null: without a
   // bound). Returns false if one of them is full.
-  bool Take(uint32_t limit_id, ConnectionGrants* connection, int64_t now_ns) {
+  bool Take(const Owner& owner, ConnectionGrants* connection, int64_t now_ns) {
     common::MutexLock lock(&mu_);
     const size_t left = most_ - all_.Count(now_ns);
     if (connection != nullptr && !connection->Take(now_ns, common::bounds::ThirdOf(left))) {
       return false;
     }
-    if (TakeForLimit(limit_id, left, now_ns)) return true;
+    if (TakeForOwner(owner, left, now_ns)) return true;
     if (connection != nullptr) connection->GiveBack(now_ns);
     return false;
   }
   // `taken_ns`: of Take.
-  void GiveBack(uint32_t limit_id, ConnectionGrants* connection, int64_t taken_ns) {
+  void GiveBack(const Owner& owner, ConnectionGrants* connection, int64_t taken_ns) {
     if (connection != nullptr) connection->GiveBack(taken_ns);
     common::MutexLock lock(&mu_);
     all_.Remove(taken_ns);
-    if (const auto limit = limits_.find(limit_id); limit != limits_.end()) {
-      limit->second.Remove(taken_ns);
-    }
+    limits_.Remove(owner.limit_id, taken_ns);
+    clients_.Remove(owner.client, taken_ns);
   }
 
  private:
-  bool TakeForLimit(uint32_t limit_id, size_t left, int64_t now_ns)
+  // Of all limits, or of all clients.
+  template <typename Key>
+  class GrantsBy {
+   public:
+    bool Add(Key key, int64_t now_ns, size_t most) {
+      if (of_.size() >= prune_at_) {
+        absl::erase_if(of_, [&](auto& one) { return one.second.Count(now_ns) == 0; });
+        prune_at_ = std::max(kPruneAt, 2 * of_.size());
+      }
+      return of_[key].Add(now_ns, most);
+    }
+    void Remove(Key key, int64_t taken_ns) {
+      if (const auto one = of_.find(key); one != of_.end()) one->second.Remove(taken_ns);
+    }
+
+   private:
+    static constexpr size_t kPruneAt = 1024;
+    absl::flat_hash_map<Key, RecentGrants> of_;
+    size_t prune_at_ = kPruneAt;
+  };
+
+  bool TakeForOwner(const Owner& owner, size_t left, int64_t now_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!all_.Add(now_ns, most_)) return false;
-    if (limits_.size() >= prune_at_) {
-      absl::erase_if(limits_, [&](auto& limit) { return limit.second.Count(now_ns) == 0; });
-      prune_at_ = std::max(kPruneAt, 2 * limits_.size());
+    if (limits_.Add(owner.limit_id, now_ns, left)) {
+      if (owner.client == nullptr || clients_.Add(owner.client, now_ns, left)) {
+        return true;
+      }
+      limits_.Remove(owner.limit_id, now_ns);
     }
-    if (limits_[limit_id].Add(now_ns, left)) return true;
     all_.Remove(now_ns);
     return false;
   }
 
-  static constexpr size_t kPruneAt = 1024;
-
   const size_t most_;
   common::Mutex mu_;
   RecentGrants all_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<uint32_t, RecentGrants> limits_ ABSL_GUARDED_BY(mu_);
-  size_t prune_at_ ABSL_GUARDED_BY(mu_) = kPruneAt;
+  GrantsBy<uint32_t> limits_ ABSL_GUARDED_BY(mu_);
+  GrantsBy<const void*> clients_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::service

@@ -186,5 +186,27 @@ TEST_F(ClientBoundsTest, TableHasRoomForOthersAfterRefusedKeys) {
   EXPECT_TRUE(acquire("b", nullptr).granted);
 }
 
+TEST_F(ClientBoundsTest, HasHalfOfTheRememberedGrantsOverAllItsConnections) {
+  Load({PerSecond("api", 100), PerSecond("other", 100)});
+  RateLimiter small(registry_, store_, clock_, metrics_, usage_, signer_, /*most_remembered=*/64);
+  int number = 0;
+  const auto ask = [&](std::string_view limit, bool as_client) {
+    const auto connection = std::make_shared<ConnectionBookings>();
+    const std::string id = "request id no. " + std::to_string(number++);
+    call_.Reset(AcquireCall::Form::kUnary);
+    if (as_client) call_.UseCaller(Caller(), 1);
+    call_.UseConnection(connection.get());
+    call_.BeginAcquisition({});
+    call_.AddCharge(limit, "k", 1);
+    call_.SetRequestId(id);
+    small.Acquire(&call_, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+    return call_.result(0).status.code();
+  };
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(ask("api", true), absl::StatusCode::kOk) << i;
+  EXPECT_EQ(ask("other", true), absl::StatusCode::kResourceExhausted);
+  // The limit, too, may have as many as are left.
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(ask("other", false), absl::StatusCode::kOk) << i;
+}
+
 }  // namespace
 }  // namespace sluice::service

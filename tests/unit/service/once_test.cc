@@ -341,13 +341,15 @@ TEST(RememberedRoomSharesTest, FloodedConnectionsAndLimitsLeaveRoomForNewOnes) {
   ConnectionGrants flooding[8];
   size_t taken = 0;
   for (size_t i = 0; i < 3 * kMost; ++i) {
-    taken += room.Take(/*limit_id=*/i % 5, &flooding[i % 8], kSecond) ? 1 : 0;
+    taken +=
+        room.Take({.limit_id = static_cast<uint32_t>(i % 5)}, &flooding[i % 8], kSecond) ? 1 : 0;
   }
   EXPECT_GT(taken, kMost * 2 / 3);
   EXPECT_LT(taken, kMost * 3 / 4);
   ConnectionGrants honest;
   for (uint32_t limit = 0; limit < 6; ++limit) {
-    for (int i = 0; i < 100; ++i) EXPECT_TRUE(room.Take(limit, &honest, kSecond)) << limit;
+    for (int i = 0; i < 100; ++i)
+      EXPECT_TRUE(room.Take({.limit_id = limit}, &honest, kSecond)) << limit;
   }
 }
 
@@ -355,7 +357,7 @@ TEST(RememberedRoomSharesTest, OneConnectionAloneHasAQuarterAndOneLimitHalf) {
   const auto taken = [](ConnectionGrants* connection) {
     RememberedRoom room(1000);
     size_t count = 0;
-    while (room.Take(1, connection, kSecond)) ++count;
+    while (room.Take({.limit_id = 1}, connection, kSecond)) ++count;
     return count;
   };
   ConnectionGrants one;
