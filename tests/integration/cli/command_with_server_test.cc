@@ -39,6 +39,14 @@ class CommandWithServerTest : public ::testing::Test {
     return testing::Shell("$SLUICE --deadline 20s " + arguments);
   }
 
+  static std::string ReceiptOf(const std::string& acquire) {
+    const Outcome taken = Sluice(acquire + " --output json");
+    const size_t at = taken.out.find("\"receipt\":\"");
+    EXPECT_NE(at, std::string::npos) << taken.out << taken.err;
+    if (at == std::string::npos) return {};
+    return taken.out.substr(at + 11, taken.out.find('"', at + 11) - at - 11);
+  }
+
   std::unique_ptr<ServerProcess> server_;
 };
 
@@ -249,13 +257,41 @@ TEST_F(CommandWithServerTest, AcquireWithoutSleepExitsAtOnceAndCanBeRefunded) {
   EXPECT_EQ(Sluice("refund " + receipt).exit_code, 1);
 }
 
+TEST_F(CommandWithServerTest, RenewSaysWhichSlotsAreHeld) {
+  Start("limits: [{name: jobs, algorithm: concurrency, permits: 3, hold_for: 1h}]");
+  const std::string one = ReceiptOf("acquire jobs k");
+  const Outcome renewed = Sluice("renew " + one);
+  EXPECT_EQ(renewed.exit_code, 0) << renewed.err;
+  EXPECT_EQ(renewed.out, "renewed: held for 1h00m\n");
+  const std::string json = "{\"results\":[{\"outcome\":\"renewed\",\"held_for_ns\":3600000000000}";
+  EXPECT_EQ(Sluice("renew " + one + " --output json").out, json + "]}\n");
+
+  // Several, in their order: the second was ended, and the last is not one of this server.
+  const std::string ended = ReceiptOf("acquire jobs k");
+  ASSERT_EQ(Sluice("refund " + ended).exit_code, 0);
+  const std::string all =
+      "renew " + one + " " + ended + " " + ReceiptOf("acquire jobs k") + " AXN0";
+  const Outcome some = Sluice(all);
+  EXPECT_EQ(some.exit_code, 1) << some.err;
+  EXPECT_THAT(some.out, StartsWith("renewed: held for 1h00m\n"
+                                   "gone: the slots are not held any more\n"
+                                   "renewed: held for 1h00m\n"
+                                   "INVALID_ARGUMENT: receipt"));
+  EXPECT_THAT(Sluice(all + " --output json").out,
+              StartsWith(json + ",{\"outcome\":\"gone\",\"held_for_ns\":0},"
+                                "{\"outcome\":\"renewed\",\"held_for_ns\":3600000000000},"
+                                "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"receipt"));
+
+  const Outcome unreadable = Sluice("renew " + one + " no-receipt!");
+  EXPECT_EQ(unreadable.exit_code, 2);
+  EXPECT_EQ(unreadable.out, "");
+  EXPECT_EQ(Sluice("renew").exit_code, 2);
+}
+
 TEST_F(CommandWithServerTest, SettleSaysWhatAnEstimateTook) {
   Start("limits: [{name: tokens, rate: 100/24h, max_owed: 20}]");
   const auto estimate = [&] {
-    const Outcome taken = Sluice("acquire tokens k --permits 40 --settle-within 1m --output json");
-    const size_t at = taken.out.find("\"receipt\":\"");
-    EXPECT_NE(at, std::string::npos) << taken.out << taken.err;
-    return taken.out.substr(at + 11, taken.out.find('"', at + 11) - at - 11);
+    return ReceiptOf("acquire tokens k --permits 40 --settle-within 1m");
   };
   const std::string receipt = estimate();
   EXPECT_THAT(Sluice("settle " + receipt + " tokens k 45 --more").out,
