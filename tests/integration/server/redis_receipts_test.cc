@@ -18,7 +18,7 @@ class RedisReceiptsTest : public ServerTest {
     ServerProcess::Options options;
     options.limits =
         "limits: [{name: api, rate: 10/h}, {name: log, algorithm: sliding_log, "
-        "rate: 10/h}]";
+        "rate: 10/h}, {name: jobs, algorithm: concurrency, permits: 10, hold_for: 1h}]";
     // Generous, since a busy machine is slow.
     options.flags = {"--store=" + redis_.url(), "--redis_budget=2s",
                      "--redis_namespace=" + name_space, "--after_data_loss=full"};
@@ -49,6 +49,25 @@ class RedisReceiptsTest : public ServerTest {
     const grpc::Status status = Redeem(node, receipt, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response.outcome();
+  }
+
+  static grpc::Status Settle(const Node& node, const std::string& receipt,
+                             v1::SettleResponse* response) {
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    v1::SettleRequest request;
+    request.set_receipt(receipt);
+    return node.data->Settle(&context, request, response);
+  }
+  static v1::RenewResult Renew(const Node& node, const std::string& receipt) {
+    grpc::ClientContext context;
+    context.set_deadline(Soon());
+    v1::RenewRequest request;
+    request.add_receipts(receipt);
+    v1::RenewResponse response;
+    const grpc::Status status = node.data->Renew(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.results_size() == 1 ? response.results(0) : v1::RenewResult();
   }
 
   static int64_t Left(const Node& node, const std::string& limit) {
@@ -127,6 +146,40 @@ TEST_F(RedisReceiptsTest, RefusesReceiptsOfAnotherDeployment) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), ::testing::HasSubstr("receipt"));
   EXPECT_EQ(Left(one, "api"), 6);
+}
+
+// Its bucket of the same name has as many permits taken, which are not the stranger's.
+TEST_F(RedisReceiptsTest, SettlesAndRenewsNoReceiptsOfAnotherDeployment) {
+  const Node one = Start();
+  const Node foreign = Start("theirs");
+  Take(foreign, "jobs", 4);
+  v1::AcquireRequest request = Request("api", "k", 4);
+  request.mutable_settle_within()->set_seconds(60);
+  v1::AcquireResponse estimate;
+  ASSERT_TRUE(GrantedBy(*one.data, request, &estimate));
+  const std::string slots = Take(one, "jobs", 4);
+  for (const std::string& receipt : {estimate.receipt(), slots}) {
+    v1::SettleResponse response;
+    const grpc::Status status = Settle(foreign, receipt, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), ::testing::HasSubstr("receipt"));
+  }
+  const v1::RenewResult refused = Renew(foreign, slots);
+  EXPECT_EQ(refused.error().code(), static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
+  EXPECT_THAT(refused.error().message(), ::testing::HasSubstr("receipt"));
+  EXPECT_EQ(Left(foreign, "jobs"), 6);
+  EXPECT_EQ(Left(one, "jobs"), 6);
+  EXPECT_EQ(Left(one, "api"), 6);
+
+  // Their own deployment takes them.
+  EXPECT_EQ(Renew(one, slots).outcome(), v1::RENEW_OUTCOME_RENEWED);
+  for (const std::string& receipt : {estimate.receipt(), slots}) {
+    v1::SettleResponse response;
+    const grpc::Status status = Settle(one, receipt, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.outcome(), v1::SETTLE_OUTCOME_SETTLED);
+  }
+  EXPECT_EQ(Left(one, "jobs"), 10);
 }
 
 }  // namespace
