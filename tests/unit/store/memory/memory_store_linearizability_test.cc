@@ -6,11 +6,12 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "common/clock.h"
@@ -18,15 +19,21 @@
 #include "tests/support/linearizability.h"
 #include "tests/support/store_calls.h"
 #include "tests/support/threads.h"
+#include "tests/unit/store/memory/linear_model.h"
 
 namespace sluice::store {
 namespace {
 
+using linear::kBuckets;
+using linear::kMaxOwed;
+using linear::kPermits;
+using linear::kSlots;
+using linear::Model;
+using linear::Operation;
+using linear::Text;
 using test_support::Timed;
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int kBuckets = 5;  // one of each algorithm
-constexpr size_t kSlots = 4;
 constexpr int kThreads = 3;
 constexpr int kOperations = 6;  // of each thread
 
@@ -52,68 +59,6 @@ class YieldingClock final : public common::Clock {
   }
 };
 
-struct Operation {
-  enum Kind : uint8_t { kAcquire, kQuery, kRefund, kRenew } kind = kAcquire;
-  // What was asked for: permits of each bucket; for kQuery, of which one.
-  std::array<uint64_t, kBuckets> permits{};
-  int bucket = 0;
-  // What was answered.
-  bool granted = false;
-  std::array<int64_t, kBuckets> remaining{};
-  bool refunded = false;                   // or renewed
-  std::array<uint64_t, kBuckets> given{};  // back
-  uint64_t receipt_id = 0;
-};
-
-// Buckets are counters when time stands still. How much a receipt is worth is another test's
-// affair: here it is that each is refunded once, and that what was given is there from then on.
-struct Model {
-  std::array<int64_t, kBuckets> remaining{};
-  std::vector<uint64_t> refunded;
-
-  friend bool operator<(const Model& a, const Model& b) {
-    return std::tie(a.remaining, a.refunded) < std::tie(b.remaining, b.refunded);
-  }
-
-  bool Apply(const Operation& operation) {
-    switch (operation.kind) {
-      case Operation::kQuery:
-        return operation.remaining[static_cast<size_t>(operation.bucket)] ==
-               remaining[static_cast<size_t>(operation.bucket)];
-      case Operation::kAcquire: {
-        bool fits = true;
-        for (size_t b = 0; b < kBuckets; ++b) {
-          fits &= remaining[b] >= static_cast<int64_t>(operation.permits[b]);
-        }
-        if (fits != operation.granted) return false;
-        for (size_t b = 0; b < kBuckets; ++b) {
-          if (operation.permits[b] == 0) continue;
-          if (fits) remaining[b] -= static_cast<int64_t>(operation.permits[b]);
-          if (operation.remaining[b] != remaining[b]) return false;
-        }
-        return true;
-      }
-      case Operation::kRenew:
-        return operation.refunded ==
-               !std::binary_search(refunded.begin(), refunded.end(), operation.receipt_id);
-      case Operation::kRefund: {
-        const bool first =
-            std::find(refunded.begin(), refunded.end(), operation.receipt_id) == refunded.end();
-        if (first != operation.refunded) return false;
-        if (!first) return true;
-        refunded.insert(std::upper_bound(refunded.begin(), refunded.end(), operation.receipt_id),
-                        operation.receipt_id);
-        for (size_t b = 0; b < kBuckets; ++b) {
-          if (operation.given[b] > operation.permits[b]) return false;
-          remaining[b] += static_cast<int64_t>(operation.given[b]);
-        }
-        return true;
-      }
-    }
-    return false;
-  }
-};
-
 bool Renewed(MemoryStore& store, uint64_t receipt_id, const Charge& slots) {
   struct Renewing final : RenewOperation {
     void Done() override {}
@@ -126,28 +71,11 @@ bool Renewed(MemoryStore& store, uint64_t receipt_id, const Charge& slots) {
   return renewal.outcome == RenewOutcome::kRenewed;
 }
 
-std::string Text(const std::vector<Timed<Operation>>& history) {
-  static constexpr const char* kNames[] = {"acquire", "query", "refund", "renew"};
-  std::string text;
-  for (const auto& [called, returned, operation] : history) {
-    text += "[" + std::to_string(called) + "," + std::to_string(returned) + "] " +
-            kNames[operation.kind] + " permits";
-    for (uint64_t permits : operation.permits) text += " " + std::to_string(permits);
-    text += operation.kind >= Operation::kRefund ? (operation.refunded ? " done" : " not")
-            : operation.granted                  ? " granted"
-                                                 : " denied";
-    text += " receipt " + std::to_string(operation.receipt_id) + " remaining";
-    for (int64_t remaining : operation.remaining) text += " " + std::to_string(remaining);
-    text += "\n";
-  }
-  return text;
-}
-
 using Checker = test_support::LinearizabilityChecker<Model, Operation>;
 
 TEST(LinearizabilityCheckerTest, AcceptsAHistoryThatSomeOrderExplains) {
   Model one;
-  one.remaining = {1, 0, 0, 0};
+  one.remaining = {1};
   Operation granted;
   granted.permits = {1, 0, 0, 0};
   granted.granted = true;
@@ -159,7 +87,7 @@ TEST(LinearizabilityCheckerTest, AcceptsAHistoryThatSomeOrderExplains) {
 
 TEST(LinearizabilityCheckerTest, RejectsAHistoryThatNoOrderExplains) {
   Model one;
-  one.remaining = {1, 0, 0, 0};
+  one.remaining = {1};
   Operation granted;
   granted.permits = {1, 0, 0, 0};
   granted.granted = true;
@@ -178,6 +106,189 @@ TEST(LinearizabilityCheckerTest, RejectsAHistoryThatNoOrderExplains) {
   EXPECT_FALSE(Checker::Check({{1, 3, both}, {2, 4, denied}}, one));
 }
 
+// Settled once, whatever the order: the second is refused, or is the first one again.
+TEST(LinearizabilityCheckerTest, KnowsSettlementsAndForcedDebits) {
+  Model model;
+  model.remaining = {1};
+  Operation forced;
+  forced.kind = Operation::kForce;
+  forced.permits = {6};
+  forced.granted = forced.estimate = true;
+  forced.receipt_id = 1;
+  forced.forgiven = {2};
+  forced.remaining = {-3};
+  Operation settled = forced;
+  settled.kind = Operation::kSettle;
+  settled.actual = {5};
+  settled.given = {1};
+  settled.settled = SettleOutcome::kSettled;
+  Operation again = settled;
+  again.given = {};
+  EXPECT_TRUE(Checker::Check({{1, 2, forced}, {3, 5, settled}, {4, 6, again}}, model));
+  EXPECT_FALSE(Checker::Check({{1, 2, forced}, {3, 5, settled}, {4, 6, settled}}, model));
+  again.actual = {4};
+  EXPECT_FALSE(Checker::Check({{1, 2, forced}, {3, 5, settled}, {4, 6, again}}, model));
+  again.settled = SettleOutcome::kAlreadySettled;
+  EXPECT_TRUE(Checker::Check({{1, 2, forced}, {3, 5, settled}, {4, 6, again}}, model));
+  forced.forgiven = {1};
+  EXPECT_FALSE(Checker::Check({{1, 2, forced}}, model));
+}
+
+// One bucket of each algorithm, for each key.
+class Buckets {
+ public:
+  explicit Buckets(MemoryStore& store) : store_(store) {
+    const algorithm::Parameters parameters[kBuckets] = {
+        algorithm::MakeTokenBucket({kPermits, kSecond}, kPermits, 0).value(),
+        algorithm::MakeSlidingLog({kPermits, kSecond}).value(),
+        algorithm::MakeSlidingWindow({kPermits, kSecond}, 10).value(),
+        algorithm::MakeFixedWindow({kPermits, 3600 * kSecond}, 0).value(),
+        algorithm::MakeConcurrency(kPermits, 3600 * kSecond).value()};
+    for (size_t b = 0; b < kBuckets; ++b) {
+      std::optional<uint64_t> max_owed;
+      if (b != kSlots) max_owed = kMaxOwed;
+      rules_[b] = testing::MakeRule(static_cast<uint32_t>(b + 1), parameters[b], false, max_owed);
+      store_.Register(rules_[b]);
+    }
+  }
+
+  // Carries it out, and writes the answer.
+  void Run(const std::string& key, bool want_receipt, Operation* operation) const {
+    std::vector<Charge> charges;
+    std::vector<size_t> of;
+    for (size_t b = 0; b < kBuckets; ++b) {
+      if (operation->permits[b] == 0) continue;
+      charges.push_back({rules_[b].get(), key, operation->permits[b]});
+      of.push_back(b);
+    }
+    switch (operation->kind) {
+      case Operation::kQuery: {
+        const auto b = static_cast<size_t>(operation->bucket);
+        operation->remaining[b] = testing::Query(store_, *rules_[b], key).level.remaining;
+        return;
+      }
+      case Operation::kAcquire:
+      case Operation::kForce: {
+        testing::AcquireOptions options = {.want_receipt = want_receipt};
+        if (operation->kind == Operation::kForce) options.debit = Debit::kForced;
+        if (operation->estimate) options.settle_within_ns = 3600 * kSecond;
+        const testing::Acquired acquired = testing::Acquire(store_, charges, options);
+        operation->granted = acquired.granted();
+        operation->receipt_id = acquired.receipt_id;
+        for (size_t c = 0; c < of.size(); ++c) {
+          operation->remaining[of[c]] = acquired.charges[c].level.remaining;
+          operation->forgiven[of[c]] = acquired.charges[c].forgiven;
+        }
+        return;
+      }
+      case Operation::kRefund: {
+        const testing::Refunded refunded = testing::Refund(store_, operation->receipt_id, charges);
+        operation->done = refunded.outcome == RefundOutcome::kRefunded;
+        for (size_t c = 0; c < of.size(); ++c) operation->given[of[c]] = refunded.permits[c];
+        return;
+      }
+      case Operation::kSettle: {
+        std::vector<uint64_t> actual;
+        for (const size_t b : of) {
+          actual.push_back(b == kSlots ? SettleOperation::kAsTaken : operation->actual[b]);
+        }
+        const testing::Settled settled = testing::Settle(store_, operation->receipt_id, charges,
+                                                         actual, {.estimate = operation->estimate});
+        operation->settled = settled.outcome;
+        for (size_t c = 0; c < of.size(); ++c) {
+          operation->given[of[c]] = settled.permits[c].given_back_now;
+          operation->charged[of[c]] = settled.permits[c].charged_now;
+        }
+        return;
+      }
+      case Operation::kRenew:
+        operation->done = Renewed(store_, operation->receipt_id, charges.back());
+        return;
+    }
+  }
+
+ private:
+  MemoryStore& store_;
+  std::shared_ptr<const Rule> rules_[kBuckets];
+};
+
+// What one thread calls next.
+class Caller {
+ public:
+  explicit Caller(unsigned seed) : random_(seed) {}
+
+  void Forget() { receipts_.clear(); }
+
+  Timed<Operation> Next(const Buckets& buckets, const std::string& key,
+                        std::atomic<uint64_t>& counter) {
+    // Let the threads' operations mix also where one core runs them all.
+    if (random_() % 2 == 0) std::this_thread::yield();
+    Timed<Operation> timed;
+    timed.operation = Choose();
+    Operation& operation = timed.operation;
+    const bool want_receipt =
+        operation.estimate || operation.permits[kSlots] > 0 || random_() % 3 == 0;
+    timed.called = counter.fetch_add(1);
+    buckets.Run(key, want_receipt, &operation);
+    timed.returned = counter.fetch_add(1);
+    const bool acquired =
+        operation.kind == Operation::kAcquire || operation.kind == Operation::kForce;
+    if (acquired && operation.receipt_id != 0) receipts_.push_back(operation);
+    return timed;
+  }
+
+ private:
+  Operation Choose() {
+    const unsigned what = random_() % 12;
+    if (what < 5 && !receipts_.empty()) return OfReceipt(what);
+    Operation operation;
+    if (what == 5) {
+      operation.kind = Operation::kQuery;
+      operation.bucket = static_cast<int>(random_() % kBuckets);
+      return operation;
+    }
+    // Slots cannot be forced.
+    const bool force = what <= 7;
+    operation.kind = force ? Operation::kForce : Operation::kAcquire;
+    const unsigned sets = (1u << (force ? kSlots : kBuckets)) - 1;
+    const unsigned set = random_() % sets + 1;
+    for (unsigned b = 0; b < kBuckets; ++b) {
+      if (set >> b & 1) operation.permits[b] = random_() % 3 + 1;
+    }
+    operation.estimate = set != 1u << kSlots && random_() % 2 == 0;
+    return operation;
+  }
+
+  Operation OfReceipt(unsigned what) {
+    const Operation& of = receipts_[random_() % receipts_.size()];
+    Operation operation;
+    operation.permits = of.permits;
+    operation.estimate = of.estimate;
+    operation.receipt_id = of.receipt_id;
+    const bool slots = of.permits[kSlots] > 0;
+    operation.kind = Operation::kRefund;
+    if (what == 0 && slots) operation.kind = Operation::kRenew;
+    // Without an account, only slots are settled.
+    const bool only_slots = of.permits == JustSlots(of.permits[kSlots]);
+    if (what >= 2 && (of.estimate || only_slots)) {
+      operation.kind = Operation::kSettle;
+      for (size_t b = 0; b < kSlots; ++b) {
+        if (of.permits[b] > 0) operation.actual[b] = random_() % 6;
+      }
+    }
+    return operation;
+  }
+
+  static std::array<uint64_t, kBuckets> JustSlots(uint64_t permits) {
+    std::array<uint64_t, kBuckets> only{};
+    only[kSlots] = permits;
+    return only;
+  }
+
+  std::mt19937 random_;
+  std::vector<Operation> receipts_;
+};
+
 TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLinearizable) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int kHistories = 500;
@@ -192,94 +303,21 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
 #endif
   const YieldingClock clock;
   MemoryStore store(clock);
-  constexpr uint64_t kPermits = 5;
-  const algorithm::Parameters parameters[kBuckets] = {
-      algorithm::MakeTokenBucket({kPermits, kSecond}, kPermits, 0).value(),
-      algorithm::MakeSlidingLog({kPermits, kSecond}).value(),
-      algorithm::MakeSlidingWindow({kPermits, kSecond}, 10).value(),
-      algorithm::MakeFixedWindow({kPermits, 3600 * kSecond}, 0).value(),
-      algorithm::MakeConcurrency(kPermits, 3600 * kSecond).value()};
-  std::shared_ptr<const Rule> rules[kBuckets];
-  for (size_t b = 0; b < kBuckets; ++b) {
-    rules[b] = testing::MakeRule(static_cast<uint32_t>(b + 1), parameters[b]);
-    store.Register(rules[b]);
-  }
+  const Buckets buckets(store);
   std::atomic<uint64_t> counter{1};
   std::vector<Timed<Operation>> recorded[kThreads];
   test_support::Barrier barrier(kThreads);
   int overlapping = 0;
+  std::map<SettleOutcome, int> settlements;
   test_support::RunThreads(kThreads, [&](int thread) {
-    std::mt19937 random(static_cast<unsigned>(thread) * 1000 + 17);
+    Caller caller(static_cast<unsigned>(thread) * 1000 + 17);
     for (int history = 0; history < kHistories; ++history) {
       const std::string key = std::to_string(history);
       std::vector<Timed<Operation>>& mine = recorded[thread];
       mine.clear();
-      std::vector<Operation> receipts;
+      caller.Forget();
       barrier.Wait();
-      for (int n = 0; n < kOperations; ++n) {
-        // Let the threads' operations mix also where one core runs them all.
-        if (random() % 2 == 0) std::this_thread::yield();
-        Timed<Operation> timed;
-        Operation& operation = timed.operation;
-        const unsigned what = random() % 11;
-        if (what == 0) {
-          operation.kind = Operation::kQuery;
-          operation.bucket = static_cast<int>(random() % kBuckets);
-          const auto b = static_cast<size_t>(operation.bucket);
-          timed.called = counter.fetch_add(1);
-          operation.remaining[b] = testing::Query(store, *rules[b], key).level.remaining;
-          timed.returned = counter.fetch_add(1);
-        } else {
-          std::vector<Charge> charges;
-          const bool refund = (what <= 2 || what == 10) && !receipts.empty();
-          if (refund) {
-            operation = receipts[random() % receipts.size()];
-            // Only slots can be renewed.
-            operation.kind = what == 10 && operation.permits[kSlots] > 0 ? Operation::kRenew
-                                                                         : Operation::kRefund;
-          } else {
-            const unsigned set = random() % ((1u << kBuckets) - 1) + 1;
-            for (unsigned b = 0; b < kBuckets; ++b) {
-              if (set >> b & 1) operation.permits[b] = random() % 3 + 1;
-            }
-          }
-          for (size_t b = 0; b < kBuckets; ++b) {
-            if (operation.permits[b] > 0)
-              charges.push_back({rules[b].get(), key, operation.permits[b]});
-          }
-          if (operation.kind == Operation::kRenew) {
-            timed.called = counter.fetch_add(1);
-            operation.refunded = Renewed(store, operation.receipt_id, charges.back());
-            timed.returned = counter.fetch_add(1);
-          } else if (refund) {
-            timed.called = counter.fetch_add(1);
-            const testing::Refunded refunded =
-                testing::Refund(store, operation.receipt_id, charges);
-            timed.returned = counter.fetch_add(1);
-            operation.refunded = refunded.outcome == RefundOutcome::kRefunded;
-            size_t c = 0;
-            for (size_t b = 0; b < kBuckets; ++b) {
-              if (operation.permits[b] > 0) operation.given[b] = refunded.permits[c++];
-            }
-          } else {
-            const bool want_receipt = random() % 3 == 0 || operation.permits[kSlots] > 0;
-            timed.called = counter.fetch_add(1);
-            const testing::Acquired acquired =
-                testing::Acquire(store, charges, {.want_receipt = want_receipt});
-            timed.returned = counter.fetch_add(1);
-            operation.granted = acquired.granted();
-            operation.receipt_id = acquired.receipt_id;
-            size_t c = 0;
-            for (size_t b = 0; b < kBuckets; ++b) {
-              if (operation.permits[b] > 0) {
-                operation.remaining[b] = acquired.charges[c++].level.remaining;
-              }
-            }
-            if (operation.receipt_id != 0) receipts.push_back(operation);
-          }
-        }
-        mine.push_back(timed);
-      }
+      for (int n = 0; n < kOperations; ++n) mine.push_back(caller.Next(buckets, key, counter));
       barrier.Wait();
       if (thread == 0) {
         std::vector<Timed<Operation>> all;
@@ -287,6 +325,7 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
           all.insert(all.end(), of_thread.begin(), of_thread.end());
         }
         for (const auto& a : all) {
+          ++settlements[a.operation.settled];
           for (const auto& b : all) overlapping += a.called < b.called && b.called < a.returned;
         }
         Model full;
@@ -298,6 +337,10 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
   });
   // Otherwise nothing was tested.
   EXPECT_GT(overlapping, kHistories / 10);
+  for (const SettleOutcome outcome :
+       {SettleOutcome::kSettled, SettleOutcome::kAlreadySettled, SettleOutcome::kRefunded}) {
+    EXPECT_GT(settlements[outcome], 0) << static_cast<int>(outcome);
+  }
 }
 
 }  // namespace
