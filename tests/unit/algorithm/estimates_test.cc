@@ -13,6 +13,7 @@
 #include "server/algorithm/bucket_state.h"
 #include "server/algorithm/make_parameters.h"
 #include "tests/support/tiny_parameters.h"
+#include "tests/unit/algorithm/earliest_check.h"
 
 namespace sluice::algorithm {
 namespace {
@@ -333,6 +334,7 @@ class SettledHistory {
     const Level level = without.LevelAt(now_, At(now_ns_));
     RC_ASSERT(with.remaining <= level.remaining);
     RC_ASSERT(with.reset_after_ns >= level.reset_after_ns);
+    CheckEarliest(state_, now_, *rc::gen::inRange<uint64_t>(1, 7), now_ns_);
   }
 
  private:

@@ -18,6 +18,7 @@
 #include "tests/support/tiny_parameters.h"
 #include "tests/support/window_checker.h"
 #include "tests/unit/algorithm/any_parameters.h"
+#include "tests/unit/algorithm/earliest_check.h"
 
 namespace sluice::algorithm {
 namespace {
@@ -234,6 +235,11 @@ class RandomHistory {
     }
   }
 
+  // The hint of a denial is exact, whatever was forced and settled before.
+  void CheckRetryHint() const {
+    CheckEarliest(state_, parameters_, *rc::gen::inRange<uint64_t>(1, 9), now_ns_);
+  }
+
   // Empty: everything counted, less what was refunded, is within burst + max_owed + rate * w, or
   // capacity + max_owed, in every window.
   std::string Check() {
@@ -383,6 +389,17 @@ RC_GTEST_PROP(ForcedDebitTest, NoWindowCountsMoreThanMayBeOwed, ()) {
     for (int steps = *rc::gen::inRange(1, 60); steps > 0; --steps) history.Step();
     const std::string over = history.Check();
     if (!over.empty()) RC_FAIL(std::string(KindName(kind)) + ": " + over);
+  }
+}
+
+RC_GTEST_PROP(ForcedDebitTest, RetryHintsOfDenialsAreExact, ()) {
+  for (const Kind kind : kKinds) {
+    if (kind == Kind::kConcurrency) continue;
+    RandomHistory history(kind);
+    for (int steps = *rc::gen::inRange(1, 60); steps > 0; --steps) {
+      history.Step();
+      history.CheckRetryHint();
+    }
   }
 }
 
