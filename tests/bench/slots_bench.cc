@@ -3,8 +3,9 @@
 //   slots_bench --benchmark_enable_random_interleaving=true --benchmark_repetitions=5
 //
 // BM_AcquireAndRefund: an acquisition with a receipt and its refund, of a token bucket (arg 0) and
-// of slots (arg 1). BM_DecideAmongHolds: one decision on a bucket with so many holds.
-// BM_RenewAmongHolds: one renewal, of the receipts in turn.
+// of slots (arg 1). BM_DecideAmongHolds: a denial by a bucket with so many holds.
+// BM_GrantAmongHolds: a grant, which ends last, and its end. BM_RenewAmongHolds: one renewal, of
+// the receipts in turn.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -101,6 +102,18 @@ void BM_DecideAmongHolds(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(bench.Acquire(holds / 2));
 }
 BENCHMARK(BM_DecideAmongHolds)->Arg(10)->Arg(10'000)->Arg(100'000);
+
+void BM_GrantAmongHolds(benchmark::State& state) {
+  const auto holds = static_cast<uint64_t>(state.range(0));
+  Bench bench(*algorithm::MakeConcurrency(holds + 1, 3600 * kSecond));
+  for (uint64_t i = 0; i < holds; ++i) bench.Acquire();
+  for (auto _ : state) {
+    const uint64_t receipt = bench.Acquire();
+    if (receipt == 0) state.SkipWithError("denied");
+    bench.Refund(receipt);
+  }
+}
+BENCHMARK(BM_GrantAmongHolds)->Arg(10)->Arg(10'000)->Arg(100'000);
 
 void BM_RenewAmongHolds(benchmark::State& state) {
   const auto holds = static_cast<uint64_t>(state.range(0));
