@@ -117,6 +117,14 @@ Status CheckKeepalive(const KeepaliveOptions& keepalive) {
   return Status();
 }
 
+Result<BatchSettlements> WithAttempts(Result<BatchSettlements> results, int attempts) {
+  if (!results.ok()) return results;
+  for (Result<SettleResult>& one : *results) {
+    if (one.ok()) one->attempts = attempts;
+  }
+  return results;
+}
+
 }  // namespace
 
 Result<Client> Client::Create(ClientOptions options) {
@@ -353,6 +361,31 @@ Result<SettleResult> Client::Settle(const Decision& decision, std::vector<Charge
                                     CallOptions options) {
   options.server = decision.server;
   return Settle({decision.receipt, std::move(actual)}, options);
+}
+
+Result<BatchSettlements> Client::SettleBatch(std::span<const Settlement> batch,
+                                             const CallOptions& options) {
+  const std::shared_ptr<ClientCore> core = core_;
+  const Call call = core->MakeCall(options);
+  int attempts = 0;
+  Result<BatchSettlements> results = client_internal::RunBlocking<BatchSettlements>(
+      *core, Operation::kSettle, call, &attempts, [&](Connection& connection, const Call& attempt) {
+        return connection.SettleBatchBlocking(batch, attempt);
+      });
+  return WithAttempts(std::move(results), attempts);
+}
+
+void Client::SettleBatchAsync(std::vector<Settlement> batch, Callback<BatchSettlements> done,
+                              const CallOptions& options) {
+  RunAttempts<BatchSettlements>(
+      core_, Operation::kSettle, core_->MakeCall(options),
+      [core = core_.get(), batch = std::move(batch)](const Call& call,
+                                                     Callback<BatchSettlements> ended) {
+        core->connection().SettleBatch(batch, call, std::move(ended));
+      },
+      [done = std::move(done)](Result<BatchSettlements> result, int attempts) {
+        done(WithAttempts(std::move(result), attempts));
+      });
 }
 
 std::unique_ptr<WatchCall> Client::Watch(std::span<const Bucket> buckets,

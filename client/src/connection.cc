@@ -52,6 +52,17 @@ Result<SettleResult> Connection::SettleBlocking(const Settlement& settlement, co
       [&](Callback<SettleResult> done) { Settle(settlement, call, std::move(done)); });
 }
 
+void Connection::SettleBatch(std::span<const Settlement> /*batch*/, const Call& /*call*/,
+                             Callback<BatchSettlements> done) {
+  done(Status(StatusCode::kUnimplemented, "this connection does not settle"));
+}
+
+Result<BatchSettlements> Connection::SettleBatchBlocking(std::span<const Settlement> batch,
+                                                         const Call& call) {
+  return Await<Result<BatchSettlements>>(
+      [&](Callback<BatchSettlements> done) { SettleBatch(batch, call, std::move(done)); });
+}
+
 TimePoint Connection::BootNow() const {
   timespec now = {};
   clock_gettime(CLOCK_BOOTTIME, &now);

@@ -626,13 +626,21 @@ void FakeConnection::Refund(std::string_view receipt, const Call& call,
 
 void FakeConnection::Settle(const Settlement& settlement, const Call& call,
                             Callback<SettleResult> done) {
-  Result<SettleResult> answer = FakeShutDown();
+  SettleBatch(std::span(&settlement, 1), call,
+              [done = std::move(done)](Result<BatchSettlements> results) {
+                done(results.ok() ? std::move(results->front()) : results.status());
+              });
+}
+
+void FakeConnection::SettleBatch(std::span<const Settlement> batch, const Call& call,
+                                 Callback<BatchSettlements> done) {
+  Result<BatchSettlements> answer = FakeShutDown();
   {
     MutexLock lock(&state_->mu);
     state_->last_deadline = call.deadline;
     Scripted scripted;
     if (!state_->closed) {
-      state_->settlements.push_back(settlement);
+      state_->settlements.insert(state_->settlements.end(), batch.begin(), batch.end());
       if (!state_->settle_script.empty()) {
         scripted = std::move(state_->settle_script.front());
         state_->settle_script.pop_front();
@@ -640,7 +648,9 @@ void FakeConnection::Settle(const Settlement& settlement, const Call& call,
       if (scripted.act == Act::kFail) {
         answer = scripted.status;
       } else {
-        answer = state_->CarryOut(settlement);
+        BatchSettlements results;
+        for (const Settlement& one : batch) results.push_back(state_->CarryOut(one));
+        answer = std::move(results);
       }
       if (scripted.act == Act::kHang) {
         return state_->Hang(call.deadline, std::move(answer), std::move(done));

@@ -183,6 +183,25 @@ void RoundRobin::Settle(const Settlement& settlement, const Call& call,
       });
 }
 
+void RoundRobin::SettleBatch(std::span<const Settlement> batch, const Call& call,
+                             Callback<BatchSettlements> done) {
+  Server& server = Pick(&call);
+  server.connection->SettleBatch(
+      batch, call,
+      [all = servers_, &server, done = std::move(done)](Result<BatchSettlements> result) {
+        server.health.Note(StatusOf(result), server.connection->Now());
+        done(std::move(result));
+      });
+}
+
+Result<BatchSettlements> RoundRobin::SettleBatchBlocking(std::span<const Settlement> batch,
+                                                         const Call& call) {
+  Server& server = Pick(&call);
+  Result<BatchSettlements> result = server.connection->SettleBatchBlocking(batch, call);
+  server.health.Note(StatusOf(result), server.connection->Now());
+  return result;
+}
+
 std::unique_ptr<StreamCall> RoundRobin::OpenStream(StreamEvents events) {
   Server& server = Pick(nullptr);
   StreamEvents wrapped;

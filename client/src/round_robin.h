@@ -49,6 +49,8 @@ class RoundRobin final : public Connection {
   void Renew(std::span<const std::string> receipts, const Call& call,
              Callback<std::vector<Renewal>> done) override;
   void Settle(const Settlement& settlement, const Call& call, Callback<SettleResult> done) override;
+  void SettleBatch(std::span<const Settlement> batch, const Call& call,
+                   Callback<BatchSettlements> done) override;
   std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override;
   std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets, const WatchOptions& options,
                                    WatchEvents events) override;
@@ -61,6 +63,8 @@ class RoundRobin final : public Connection {
   Result<std::vector<Renewal>> RenewBlocking(std::span<const std::string> receipts,
                                              const Call& call) override;
   Result<SettleResult> SettleBlocking(const Settlement& settlement, const Call& call) override;
+  Result<BatchSettlements> SettleBatchBlocking(std::span<const Settlement> batch,
+                                               const Call& call) override;
   void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) override;
   void Sleep(std::chrono::nanoseconds time) override;
   TimePoint Now() const override;

@@ -99,6 +99,13 @@ class Client {
   void SettleAsync(Settlement settlement, Callback<SettleResult> done,
                    const CallOptions& options = {});
 
+  // Carries out up to 4096 settlements in order, all at one server (CallOptions::server). Each has
+  // its own result or error; one that failed may be sent again.
+  Result<BatchSettlements> SettleBatch(std::span<const Settlement> batch,
+                                       const CallOptions& options = {});
+  void SettleBatchAsync(std::vector<Settlement> batch, Callback<BatchSettlements> done,
+                        const CallOptions& options = {});
+
   // Acquires slots and holds them until the permit is destroyed; see permit.h. A denial is a permit
   // that holds nothing. With Acquisition::hold it waits, and renews the slots before it answers.
   Result<Permit> AcquirePermit(const Acquisition& acquisition, PermitOptions options = {},

@@ -25,6 +25,7 @@ template <typename T>
 using Callback = std::function<void(Result<T>)>;
 
 using BatchDecisions = std::vector<Result<Decision>>;
+using BatchSettlements = std::vector<Result<SettleResult>>;
 
 // Properties of one call.
 struct Call {
@@ -81,8 +82,10 @@ class Connection {
   // The default, of a connection that knows no slots, is UNIMPLEMENTED.
   virtual void Renew(std::span<const std::string> receipts, const Call& call,
                      Callback<std::vector<Renewal>> done);
-  // The default ends with UNIMPLEMENTED.
+  // The defaults end with UNIMPLEMENTED.
   virtual void Settle(const Settlement& settlement, const Call& call, Callback<SettleResult> done);
+  virtual void SettleBatch(std::span<const Settlement> batch, const Call& call,
+                           Callback<BatchSettlements> done);
   virtual std::unique_ptr<StreamCall> OpenStream(StreamEvents events) = 0;
   virtual std::unique_ptr<WatchCall> Watch(std::span<const Bucket> buckets,
                                            const WatchOptions& options, WatchEvents events) = 0;
@@ -98,6 +101,8 @@ class Connection {
   virtual Result<std::vector<Renewal>> RenewBlocking(std::span<const std::string> receipts,
                                                      const Call& call);
   virtual Result<SettleResult> SettleBlocking(const Settlement& settlement, const Call& call);
+  virtual Result<BatchSettlements> SettleBatchBlocking(std::span<const Settlement> batch,
+                                                       const Call& call);
 
   // Runs `fn` exactly once: after `delay`, or when the connection shuts down.
   virtual void RunAfter(std::chrono::nanoseconds delay, std::function<void()> fn) = 0;

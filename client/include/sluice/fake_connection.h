@@ -52,7 +52,8 @@ class FakeConnection final : public Connection {
   void FailNextRenew(const Status& status, int count = 1);
   void HangNextRenew(int count = 1);
 
-  // The next `count` settlements fail, or hang as after HangNext; those that hang are carried out.
+  // The next `count` calls that settle fail, or hang as after HangNext; settlements that hang are
+  // carried out.
   void FailNextSettle(const Status& status, int count = 1);
   void HangNextSettle(int count = 1);
 
@@ -99,6 +100,8 @@ class FakeConnection final : public Connection {
   // acquisition with settle_within, gives back to the buckets of SetPermits or takes from them,
   // down to 0.
   void Settle(const Settlement& settlement, const Call& call, Callback<SettleResult> done) override;
+  void SettleBatch(std::span<const Settlement> batch, const Call& call,
+                   Callback<BatchSettlements> done) override;
   // kRenewed while the slots of SetHoldFor are held, else kGone.
   void Renew(std::span<const std::string> receipts, const Call& call,
              Callback<std::vector<Renewal>> done) override;

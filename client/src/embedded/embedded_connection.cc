@@ -157,6 +157,29 @@ SettleOutcome ToOutcome(store::SettleOutcome outcome) {
   return SettleOutcome::kUnknown;
 }
 
+void Add(const Settlement& settlement, service::SettleCall* call) {
+  call->BeginSettlement();
+  call->SetReceipt(settlement.receipt);
+  call->SetMore(settlement.more);
+  for (const Charge& actual : settlement.actual) {
+    call->AddActual(actual.limit, actual.key, actual.permits);
+  }
+}
+
+Result<SettleResult> ResultOf(const service::SettleCall& call, size_t settlement) {
+  const service::SettleCall::Result& of = call.result(settlement);
+  if (!of.status.ok()) return FromAbsl(of.status);
+  SettleResult result;
+  result.outcome = ToOutcome(of.outcome);
+  for (size_t i = 0; i < of.charges; ++i) {
+    const service::SettledCharge& charge = call.charge(of.first_charge + i);
+    result.charges.push_back({std::string(charge.limit), std::string(charge.key),
+                              charge.permits.given_back, charge.permits.charged,
+                              charge.permits.forgiven});
+  }
+  return result;
+}
+
 // The memory store answers within the call, so that a call's results can be read behind it.
 template <typename Call>
 void AlreadyAnswered(void*, Call*) {}
@@ -247,25 +270,23 @@ class EmbeddedConnection final : public Connection,
     if (closed()) return done(ShutDown());
     service::SettleCall asked;
     asked.Reset(service::SettleCall::Form::kUnary);
-    asked.BeginSettlement();
-    asked.SetReceipt(settlement.receipt);
-    asked.SetMore(settlement.more);
-    for (const Charge& actual : settlement.actual) {
-      asked.AddActual(actual.limit, actual.key, actual.permits);
-    }
+    Add(settlement, &asked);
     limiter_.Settle(&asked, DeadlineNs(call), &AlreadyAnswered<service::SettleCall>, nullptr);
     if (!asked.status().ok()) return done(FromAbsl(asked.status()));
-    const service::SettleCall::Result& of = asked.result(0);
-    if (!of.status.ok()) return done(FromAbsl(of.status));
-    SettleResult result;
-    result.outcome = ToOutcome(of.outcome);
-    for (size_t i = 0; i < of.charges; ++i) {
-      const service::SettledCharge& charge = asked.charge(of.first_charge + i);
-      result.charges.push_back({std::string(charge.limit), std::string(charge.key),
-                                charge.permits.given_back, charge.permits.charged,
-                                charge.permits.forgiven});
-    }
-    done(std::move(result));
+    done(ResultOf(asked, 0));
+  }
+
+  void SettleBatch(std::span<const Settlement> batch, const Call& call,
+                   Callback<BatchSettlements> done) override {
+    if (closed()) return done(ShutDown());
+    service::SettleCall asked;
+    asked.Reset(service::SettleCall::Form::kBatch);
+    for (const Settlement& settlement : batch) Add(settlement, &asked);
+    limiter_.Settle(&asked, DeadlineNs(call), &AlreadyAnswered<service::SettleCall>, nullptr);
+    if (!asked.status().ok()) return done(FromAbsl(asked.status()));
+    BatchSettlements results;
+    for (size_t i = 0; i < asked.size(); ++i) results.push_back(ResultOf(asked, i));
+    done(std::move(results));
   }
 
   std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override {

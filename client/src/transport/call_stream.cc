@@ -37,11 +37,12 @@ const MethodInfo& InfoOf(Method method) {
     const auto path = [](const char* name) {
       return HpackConstant(":path", std::string("/sluice.v1.RateLimiter/") + name);
     };
-    return new MethodInfo[8]{
+    return new MethodInfo[9]{
         {path("Acquire"), kMaxSmallAnswer},       {path("AcquireBatch"), kMaxBatchAnswer},
         {path("AcquireStream"), kMaxBatchAnswer}, {path("Query"), kMaxQueryAnswer},
         {path("Watch"), kMaxQueryAnswer},         {path("Refund"), kMaxSmallAnswer},
-        {path("Settle"), kMaxSmallAnswer},        {path("Renew"), kMaxBatchAnswer}};
+        {path("Settle"), kMaxSmallAnswer},        {path("SettleBatch"), kMaxBatchAnswer},
+        {path("Renew"), kMaxBatchAnswer}};
   }();
   return infos[static_cast<size_t>(method)];
 }

@@ -26,6 +26,7 @@ enum class Method : uint8_t {
   kWatch,
   kRefund,
   kSettle,
+  kSettleBatch,
   kRenew
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "common/bounds.h"
@@ -84,6 +85,23 @@ WireWriter Write(const Acquisition& acquisition, WireWriter out) {
     out = WriteDuration(Request::kSettleWithin, acquisition.settle_within, out);
   }
   if (!acquisition.request_id.empty()) out.Bytes(Request::kRequestId, acquisition.request_id);
+  return out;
+}
+
+size_t MostBytes(const Settlement& settlement) {
+  size_t size = settlement.receipt.size() + 2 * kField;
+  for (const Charge& charge : settlement.actual) {
+    size += charge.limit.size() + charge.key.size() + 4 * kField;
+  }
+  return size;
+}
+
+WireWriter Write(const Settlement& settlement, WireWriter out) {
+  if (!settlement.receipt.empty()) out.Bytes(fields::SettleRequest::kReceipt, settlement.receipt);
+  for (const Charge& charge : settlement.actual) {
+    out = WriteCharge(fields::SettleRequest::kActual, charge, out);
+  }
+  if (settlement.more) out.Varint(fields::SettleRequest::kMore, 1);
   return out;
 }
 
@@ -469,6 +487,52 @@ bool ReadSettledCharge(std::string_view bytes, SettledCharge* charge) {
   return reader.ok();
 }
 
+// Adds what the bytes say, as protobuf merges messages.
+bool ReadSettled(std::string_view bytes, SettleResult* result) {
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    uint64_t value = 0;
+    std::string_view charge;
+    if (reader.field() == fields::SettleResponse::kOutcome && reader.ReadVarint(&value)) {
+      const auto outcome = static_cast<SettleOutcome>(static_cast<int32_t>(value));
+      const bool known = outcome >= SettleOutcome::kSettled && outcome <= SettleOutcome::kUnknown;
+      result->outcome = known ? outcome : SettleOutcome::kUnknown;
+    } else if (reader.field() == fields::SettleResponse::kCharges && reader.ReadBytes(&charge)) {
+      if (result->charges.size() >= bounds::kMaxCharges) return false;
+      if (!ReadSettledCharge(charge, &result->charges.emplace_back())) return false;
+    }
+  }
+  return reader.ok();
+}
+
+// Appends one result of a batch of settlements.
+bool ReadResult(std::string_view bytes, BatchSettlements* results) {
+  std::optional<SettleResult> response;
+  std::optional<ErrorFields> error;
+  WireReader reader(bytes);
+  while (reader.Next()) {
+    std::string_view value;
+    if (reader.field() == fields::SettleResult::kResponse && reader.ReadBytes(&value)) {
+      error.reset();
+      if (!response.has_value()) response.emplace();
+      if (!ReadSettled(value, &*response)) return false;
+    } else if (reader.field() == fields::SettleResult::kError && reader.ReadBytes(&value)) {
+      response.reset();
+      if (!error.has_value()) error.emplace();
+      if (!error->Read(value)) return false;
+    }
+  }
+  if (response.has_value()) {
+    results->emplace_back(*std::move(response));
+  } else if (error.has_value()) {
+    results->emplace_back((*std::move(error)).Value());
+  } else {
+    results->emplace_back(Status::MaybeExecuted(StatusCode::kInternal,
+                                                "the server sent a result without an outcome"));
+  }
+  return reader.ok();
+}
+
 }  // namespace
 
 void EncodeAcquire(const Acquisition& acquisition, std::string* out) {
@@ -518,18 +582,19 @@ void EncodeRenew(std::span<const std::string> receipts, std::string* out) {
 }
 
 void EncodeSettle(const Settlement& settlement, std::string* out) {
-  size_t most = settlement.receipt.size() + 2 * kField;
-  for (const Charge& charge : settlement.actual) {
-    most += charge.limit.size() + charge.key.size() + 4 * kField;
-  }
+  AppendMessage(MostBytes(settlement), out,
+                [&](WireWriter writer) { return Write(settlement, writer); });
+}
+
+void EncodeSettleBatch(std::span<const Settlement> batch, std::string* out) {
+  size_t most = 0;
+  for (const Settlement& settlement : batch) most += MostBytes(settlement) + kField;
   AppendMessage(most, out, [&](WireWriter writer) {
-    if (!settlement.receipt.empty()) {
-      writer.Bytes(fields::SettleRequest::kReceipt, settlement.receipt);
+    for (const Settlement& settlement : batch) {
+      uint8_t* const mark = writer.BeginMessage(fields::SettleBatchRequest::kSettlements);
+      writer = Write(settlement, writer);
+      writer.EndMessage(mark);
     }
-    for (const Charge& charge : settlement.actual) {
-      writer = WriteCharge(fields::SettleRequest::kActual, charge, writer);
-    }
-    if (settlement.more) writer.Varint(fields::SettleRequest::kMore, 1);
     return writer;
   });
 }
@@ -601,18 +666,18 @@ bool Decode(std::string_view bytes, RefundResult* result) {
 
 bool Decode(std::string_view bytes, SettleResult* result) {
   *result = {};
+  return ReadSettled(bytes, result);
+}
+
+bool Decode(std::string_view bytes, BatchSettlements* results) {
+  results->clear();
   WireReader reader(bytes);
   while (reader.Next()) {
-    uint64_t value = 0;
-    std::string_view charge;
-    if (reader.field() == fields::SettleResponse::kOutcome && reader.ReadVarint(&value)) {
-      const auto outcome = static_cast<SettleOutcome>(static_cast<int32_t>(value));
-      const bool known = outcome >= SettleOutcome::kSettled && outcome <= SettleOutcome::kUnknown;
-      result->outcome = known ? outcome : SettleOutcome::kUnknown;
-    } else if (reader.field() == fields::SettleResponse::kCharges && reader.ReadBytes(&charge)) {
-      if (result->charges.size() >= bounds::kMaxCharges) return false;
-      if (!ReadSettledCharge(charge, &result->charges.emplace_back())) return false;
+    std::string_view result;
+    if (reader.field() != fields::SettleBatchResponse::kResults || !reader.ReadBytes(&result)) {
+      continue;
     }
+    if (results->size() >= bounds::kMaxBatch || !ReadResult(result, results)) return false;
   }
   return reader.ok();
 }

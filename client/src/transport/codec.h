@@ -26,6 +26,7 @@ void EncodeWatch(std::span<const Bucket> buckets, std::chrono::nanoseconds min_i
 void EncodeRefund(std::string_view receipt, std::string* out);
 void EncodeRenew(std::span<const std::string> receipts, std::string* out);
 void EncodeSettle(const Settlement& settlement, std::string* out);
+void EncodeSettleBatch(std::span<const Settlement> batch, std::string* out);
 
 bool Decode(std::string_view bytes, Decision* decision);
 bool Decode(std::string_view bytes, BatchDecisions* decisions);
@@ -33,6 +34,7 @@ bool Decode(std::string_view bytes, std::vector<BucketStatus>* buckets);
 bool Decode(std::string_view bytes, RefundResult* result);
 bool Decode(std::string_view bytes, std::vector<Renewal>* renewals);
 bool Decode(std::string_view bytes, SettleResult* result);
+bool Decode(std::string_view bytes, BatchSettlements* results);
 
 }  // namespace sluice::client_internal
 

@@ -322,6 +322,22 @@ class Http2Connection final : public Connection {
     return Run<SettleResult>(Method::kSettle, call,
                              [&](std::string* request) { EncodeSettle(settlement, request); });
   }
+  void SettleBatch(std::span<const Settlement> batch, const Call& call,
+                   Callback<BatchSettlements> done) override {
+    Begin<BatchSettlements>(
+        Method::kSettleBatch, call,
+        [size = batch.size(), done = std::move(done)](Result<BatchSettlements> result) {
+          done(SameSize(std::move(result), size));
+        },
+        [&](std::string* request) { EncodeSettleBatch(batch, request); });
+  }
+  Result<BatchSettlements> SettleBatchBlocking(std::span<const Settlement> batch,
+                                               const Call& call) override {
+    return SameSize(
+        Run<BatchSettlements>(Method::kSettleBatch, call,
+                              [&](std::string* request) { EncodeSettleBatch(batch, request); }),
+        batch.size());
+  }
   Result<RefundResult> RefundBlocking(std::string_view receipt, const Call& call) override {
     return Run<RefundResult>(Method::kRefund, call,
                              [&](std::string* request) { EncodeRefund(receipt, request); });

@@ -12,10 +12,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "sluice/client.h"
 #include "tests/support/server_process.h"
@@ -212,6 +214,35 @@ TEST_F(GuardsWithServerTest, EstimatesSettleAtTheServer) {
   EXPECT_EQ(TokensLeft("charged"), 600);
   EXPECT_EQ(TokensLeft("given back"), 1000);
   EXPECT_EQ(TokensLeft("actual"), 970);
+}
+
+TEST_F(GuardsWithServerTest, ManyAreSettledByOneCall) {
+  std::vector<Settlement> batch;
+  for (int i = 0; i < 100; ++i) {
+    Acquisition call("tokens", "many", 10);
+    call.settle_within = std::chrono::minutes(1);
+    const Result<Decision> decision = client().Acquire(call);
+    ASSERT_TRUE(decision.ok() && decision->granted) << decision.status();
+    batch.push_back({decision->receipt, {{"tokens", "many", i % 2 == 0 ? 4u : 10u}}});
+  }
+  EXPECT_EQ(TokensLeft("many"), 0);
+  batch.push_back({"of a stranger"});
+  std::promise<Result<BatchSettlements>> promise;
+  client().SettleBatchAsync(batch, [&](auto results) { promise.set_value(std::move(results)); });
+  // The same again changes nothing.
+  for (const Result<BatchSettlements>& results :
+       {promise.get_future().get(), client().SettleBatch(batch)}) {
+    ASSERT_TRUE(results.ok()) << results.status();
+    ASSERT_EQ(results->size(), 101u);
+    for (size_t i = 0; i < 100; ++i) {
+      const Result<SettleResult>& one = (*results)[i];
+      ASSERT_TRUE(one.ok()) << one.status();
+      EXPECT_EQ(one->outcome, SettleOutcome::kSettled);
+      EXPECT_EQ(one->charges[0].given_back, i % 2 == 0 ? 6u : 0u);
+    }
+    EXPECT_EQ((*results)[100].status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(TokensLeft("many"), 300);
+  }
 }
 
 // What was not settled stays charged, and what comes too late gives nothing back.

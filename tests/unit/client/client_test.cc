@@ -348,6 +348,36 @@ TEST_F(ClientTest, SettlesAnEstimateAndRepeatsTheSameSettlement) {
   EXPECT_EQ((*other)->outcome, SettleOutcome::kAlreadySettled);
 }
 
+TEST_F(ClientTest, SettlesSeveralEstimatesInOneCall) {
+  Client client = MakeClient();
+  Acquisition acquisition("tokens", "k", 8);
+  acquisition.settle_within = std::chrono::minutes(1);
+  std::vector<Settlement> batch;
+  for (uint64_t i = 0; i < 3; ++i) {
+    batch.push_back({client.Acquire(acquisition)->receipt, {{"tokens", "k", i}}});
+  }
+  batch.push_back(batch[1]);
+  batch.push_back({batch[1].receipt, {{"tokens", "k", 5}}});
+  fake_->FailNextSettle(Status(StatusCode::kUnavailable, "connection reset"));
+  std::optional<Result<BatchSettlements>> answer;
+  client.SettleBatchAsync(batch, [&](auto results) { answer = std::move(results); });
+  fake_->Advance(std::chrono::seconds(1));
+  ASSERT_TRUE(answer.has_value());
+  ASSERT_TRUE(answer->ok()) << answer->status();
+  const Result<BatchSettlements> again = client.SettleBatch(batch);
+  ASSERT_TRUE(again.ok()) << again.status();
+  for (const BatchSettlements& results : {**answer, *again}) {
+    ASSERT_EQ(results.size(), 5u);
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(results[i]->outcome, SettleOutcome::kSettled);
+    EXPECT_EQ(results[4]->outcome, SettleOutcome::kAlreadySettled);
+  }
+  EXPECT_EQ((**answer)[0]->attempts, 2);
+  EXPECT_EQ((*again)[0]->attempts, 1);
+  EXPECT_EQ(fake_->settled(), 3u);
+  fake_->FailNextSettle(Status(StatusCode::kInternal, "broken"));
+  EXPECT_EQ(client.SettleBatch(batch).status().code(), StatusCode::kInternal);
+}
+
 TEST_F(ClientTest, CancelsPendingCallsOnDestruction) {
   std::vector<StatusCode> codes;
   {

@@ -165,6 +165,16 @@ TEST(ClientCodecTest, ProtobufReadsTheRequests) {
     v1::SettleRequest settle;
     protobuf_reference::ToWire(settlement, &settle);
     ExpectEncodes(bytes, settle);
+
+    std::vector<Settlement> settlements(random.Below(5), settlement);
+    v1::SettleBatchRequest settle_batch;
+    for (Settlement& one : settlements) {
+      one.receipt = random.Bytes();
+      protobuf_reference::ToWire(one, settle_batch.add_settlements());
+    }
+    bytes.clear();
+    EncodeSettleBatch(settlements, &bytes);
+    ExpectEncodes(bytes, settle_batch);
     if (HasFailure()) FAIL() << "seed " << seed;
   }
 }
@@ -272,6 +282,17 @@ void Fill(Random& random, v1::SettleResponse* response) {
   }
 }
 
+void Fill(Random& random, v1::SettleBatchResponse* response) {
+  for (uint64_t i = random.Below(5); i > 0; --i) {
+    v1::SettleResult* const result = response->add_results();
+    if (random.Chance(4)) {
+      Fill(random, result->mutable_error());
+    } else if (!random.Chance(8)) {
+      Fill(random, result->mutable_response());
+    }
+  }
+}
+
 bool Same(const Decision& a, const Decision& b) {
   if (a.charges.size() != b.charges.size()) return false;
   for (size_t i = 0; i < a.charges.size(); ++i) {
@@ -348,6 +369,13 @@ bool Same(const SettleResult& a, const SettleResult& b) {
   return true;
 }
 
+bool Same(const BatchSettlements& a, const BatchSettlements& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
+    if (!one.ok() || !other.ok()) return one.status() == other.status();
+    return Same(*one, *other);
+  });
+}
+
 // The codec accepts what protobuf accepts, with the same value. Returns whether both accept.
 template <typename Message, typename Value>
 bool ExpectSameAsProtobuf(const std::string& bytes) {
@@ -385,6 +413,7 @@ TEST(ClientCodecTest, ReadsAnswersAsProtobufDoes) {
   CompareRandomMessages<v1::RefundResponse, RefundResult>();
   CompareRandomMessages<v1::RenewResponse, std::vector<Renewal>>();
   CompareRandomMessages<v1::SettleResponse, SettleResult>();
+  CompareRandomMessages<v1::SettleBatchResponse, BatchSettlements>();
 }
 
 // Sets every field, also those that this test does not know.
@@ -478,6 +507,7 @@ TEST(ClientCodecTest, ReadsDamagedAnswersAsProtobufDoes) {
   CompareDamagedMessages<v1::QueryResponse, std::vector<BucketStatus>>(&accepted, &refused);
   CompareDamagedMessages<v1::RefundResponse, RefundResult>(&accepted, &refused);
   CompareDamagedMessages<v1::SettleResponse, SettleResult>(&accepted, &refused);
+  CompareDamagedMessages<v1::SettleBatchResponse, BatchSettlements>(&accepted, &refused);
   EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
 }
@@ -639,6 +669,9 @@ TEST(RateLimiterFieldsTest, AreThoseOfTheProtoFile) {
   ExpectFields<v1::SettleResponse>({{"outcome", fields::SettleResponse::kOutcome},
                                     {"charges", fields::SettleResponse::kCharges}});
   ExpectFields<v1::SettleBatchRequest>({{"settlements", fields::SettleBatchRequest::kSettlements}});
+  ExpectFields<v1::SettleResult>(
+      {{"response", fields::SettleResult::kResponse}, {"error", fields::SettleResult::kError}});
+  ExpectFields<v1::SettleBatchResponse>({{"results", fields::SettleBatchResponse::kResults}});
 }
 
 }  // namespace

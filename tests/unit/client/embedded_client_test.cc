@@ -211,6 +211,30 @@ TEST_F(EmbeddedClientTest, EstimatesAreSettledWithWhatTheWorkTook) {
   EXPECT_THAT(unknown.message(), HasSubstr("\"jobs\""));
 }
 
+TEST_F(EmbeddedClientTest, SettlesSeveralEstimatesInOneCall) {
+  std::vector<Settlement> batch;
+  for (const char* key : {"u", "v"}) {
+    Acquisition call("tokens", key, 400);
+    call.settle_within = minutes(2);
+    batch.push_back({client_.Acquire(call)->receipt, {{"tokens", key, 100}}});
+  }
+  batch.push_back({"of a stranger"});
+  const Result<BatchSettlements> results = client_.SettleBatch(batch);
+  ASSERT_TRUE(results.ok()) << results.status();
+  ASSERT_EQ(results->size(), 3u);
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE((*results)[i].ok()) << (*results)[i].status();
+    EXPECT_EQ((*results)[i]->outcome, SettleOutcome::kSettled);
+    EXPECT_EQ((*results)[i]->charges[0].given_back, 300u);
+  }
+  EXPECT_EQ((*results)[2].status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT((*results)[2].status().message(), HasSubstr("receipt"));
+  EXPECT_EQ(Look("tokens", "u").remaining, 900);
+  EXPECT_EQ(Look("tokens", "v").remaining, 900);
+  batch.resize(4097);
+  EXPECT_EQ(client_.SettleBatch(batch).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST_F(EmbeddedClientTest, SharesBucketsWithThrottlers) {
   const Throttler throttler = *Throttler::Create(embedded_, {.limit = "tokens", .key = "u"});
   EXPECT_EQ(throttler.TryStart(300)->count(), 0);

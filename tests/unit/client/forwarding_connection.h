@@ -35,6 +35,10 @@ class ForwardingConnection : public Connection {
               Callback<SettleResult> done) override {
     next_->Settle(settlement, call, std::move(done));
   }
+  void SettleBatch(std::span<const Settlement> batch, const Call& call,
+                   Callback<BatchSettlements> done) override {
+    next_->SettleBatch(batch, call, std::move(done));
+  }
   std::unique_ptr<StreamCall> OpenStream(StreamEvents events) override {
     return next_->OpenStream(std::move(events));
   }

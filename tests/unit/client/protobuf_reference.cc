@@ -179,4 +179,19 @@ SettleResult FromWire(v1::SettleResponse* wire) {
   return result;
 }
 
+BatchSettlements FromWire(v1::SettleBatchResponse* wire) {
+  BatchSettlements results;
+  for (v1::SettleResult& result : *wire->mutable_results()) {
+    if (result.has_response()) {
+      results.emplace_back(FromWire(result.mutable_response()));
+    } else if (result.has_error()) {
+      results.emplace_back(FromWire(result.error()));
+    } else {
+      results.emplace_back(Status::MaybeExecuted(StatusCode::kInternal,
+                                                 "the server sent a result without an outcome"));
+    }
+  }
+  return results;
+}
+
 }  // namespace sluice::protobuf_reference

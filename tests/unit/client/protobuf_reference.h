@@ -28,6 +28,7 @@ std::vector<BucketStatus> FromWire(v1::QueryResponse* wire);
 RefundResult FromWire(v1::RefundResponse* wire);
 std::vector<Renewal> FromWire(v1::RenewResponse* wire);
 SettleResult FromWire(v1::SettleResponse* wire);
+BatchSettlements FromWire(v1::SettleBatchResponse* wire);
 Status FromWire(const v1::Error& wire);
 
 }  // namespace sluice::protobuf_reference
