@@ -220,7 +220,7 @@ struct Questions final : store::QueryOperation {
   Notification done;
 };
 
-// As many queries at once as dashboards send, to a node with room for one.
+// As many buckets as a node asks for at once, and one that has room for one command.
 TEST(RedisConnectionsTest, QueriesAndRefundsWaitForRoomInOrder) {
   struct Refunding final : store::RefundOperation {
     void Done() override { done.Notify(); }
@@ -230,7 +230,7 @@ TEST(RedisConnectionsTest, QueriesAndRefundsWaitForRoomInOrder) {
   RedisNode node(server.url(), OneAtATime());
   const auto rule = ThreeAnHour();
   node.store().Register(rule);
-  const std::vector<std::string> keys = Keys("k", 100);
+  const std::vector<std::string> keys = Keys("k", 64);
   AcquireOptions options;
   options.want_receipt = true;
   std::vector<std::vector<store::Charge>> charges;

@@ -173,7 +173,8 @@ std::string CheckOperation() {
       Parameter("deny_status", false, R"({"type":"integer","minimum":400,"maximum":599})",
                 "Status of a denial. Default: 429."),
       Parameter("x_ratelimit", false, kSwitch, "1: the answer has the X-RateLimit headers too."),
-      Parameter("body", false, kSwitch, "1: the answer has an AcquireResponse as its body."),
+      Parameter("body", false, kSwitch,
+                "1: the answer has an AcquireResponse as its body. Needed for slots."),
   };
   const auto response = [](std::string_view what) {
     return absl::StrCat(R"({"description":)", Quoted(what),

@@ -265,7 +265,7 @@ class LimitAdminTest(WithToken):
         _, keys = self.server.call("listKeys", {"limit": "wide"})
         self.assertIn(("used", "7"), [(key["key"], key["estimate"]) for key in keys["keys"]])
         _, config = self.server.call("getConfigStatus")
-        self.assertEqual(config["limits"], 5)
+        self.assertEqual(config["limits"], 7)
         _, stats = self.server.call("getStats")
         self.assertGreater(int(stats["decisions"]), 0)
         paths = [method["method"] for method in stats["methods"]]

@@ -192,7 +192,7 @@ TEST_F(ClientBoundsTest, HasHalfOfTheRememberedGrantsOverAllItsConnections) {
   int number = 0;
   const auto ask = [&](std::string_view limit, bool as_client) {
     const auto connection = std::make_shared<ConnectionBookings>();
-    const std::string id = "request id no. " + std::to_string(number++);
+    const std::string id = absl::StrCat("request id no ", absl::Dec(number++, absl::kZeroPad2));
     call_.Reset(AcquireCall::Form::kUnary);
     if (as_client) call_.UseCaller(Caller(), 1);
     call_.UseConnection(connection.get());

@@ -457,7 +457,7 @@ TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
   server_.server.Drain();
   server_.loop->RunOnce(0);
   EXPECT_TRUE(reader.ended());
-  server_.Advance(1'000'000);
+  server_.Advance(2'000'000);
   EXPECT_TRUE(idle.ended());
   EXPECT_THAT(idle.Take(), IsEmpty());
   EXPECT_FALSE(busy.ended());
@@ -488,7 +488,7 @@ TEST_F(ConnectionTest, DrainAnswersRequestsThatHaveArrived) {
     EXPECT_TRUE(peer->ended());
   }
   EXPECT_THAT(server_.held.held, IsEmpty());
-  server_.Advance(1'000'000);
+  server_.Advance(2'000'000);
   const std::string output = part.Take();
   EXPECT_THAT(StatusesOf(output), ElementsAre("503"));
   EXPECT_THAT(output, HasSubstr("nothing was done"));
