@@ -125,6 +125,13 @@ absl::Status SetOption(absl::string_view option, RedisUrl* url) {
   return absl::OkStatus();
 }
 
+// An address that is wrong, for a message. What follows the host is not shown: it may be a password
+// that lacks its @.
+std::string Shown(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.find(':'));
+  return absl::StrCat("address \"", host, host.size() < address.size() ? ":..." : "", "\"");
+}
+
 // HOST, HOST:PORT or [IPV6]:PORT.
 absl::StatusOr<net::Address> ServerAddress(absl::string_view text, int default_port) {
   std::string with_port(text);
@@ -134,9 +141,9 @@ absl::StatusOr<net::Address> ServerAddress(absl::string_view text, int default_p
     absl::StrAppend(&with_port, ":", default_port);
   }
   auto address = net::Address::Parse(with_port);
-  if (!address.ok()) return address.status();
-  if (address->is_unix() || address->host.empty() || address->port == 0) {
-    return Bad(absl::StrCat("address \"", text, "\""), "write HOST or HOST:PORT");
+  if (!address.ok() || address->is_unix() || address->host.empty() || address->port == 0) {
+    return Bad(Shown(text),
+               "write HOST, HOST:PORT or [IPV6]:PORT, behind USER:PASSWORD@ if there is a user");
   }
   return *std::move(address);
 }
@@ -195,7 +202,7 @@ absl::Status SetPlace(absl::string_view place, RedisUrl* url) {
       break;
   }
   if (absl::StrContains(parts.first, ',')) {
-    return Bad(absl::StrCat("address \"", parts.first, "\""),
+    return Bad(Shown(parts.first),
                "names several servers; write redis-cluster:// if they are a Cluster, or "
                "redis-sentinel:// if they are Sentinels");
   }

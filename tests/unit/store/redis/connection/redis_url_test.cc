@@ -8,6 +8,7 @@
 namespace sluice::store::redis {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -111,6 +112,9 @@ TEST(RedisUrlTest, RejectsInvalidUrlsWithAnExplanation) {
   EXPECT_THAT(Bad("redis-cluster://a,b?db=1"), HasSubstr("\"1\""));
   EXPECT_THAT(Bad("redis-cluster://a?ca=/a.pem"), HasSubstr("rediss-cluster://"));
   EXPECT_THAT(Bad("redis://a:1,b:2"), HasSubstr("redis-cluster://"));
+  for (const char* const text : {"redis://app:hunter2", "redis://app:hunter2,b"}) {
+    EXPECT_THAT(Bad(text), AllOf(HasSubstr("\"app:...\""), Not(HasSubstr("hunter2"))));
+  }
   Bad("redis-cluster://");
   Bad("redis-cluster://a,,b");
   Bad("redis-cluster://a,b:0");
