@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -125,10 +126,15 @@ absl::Status SetOption(absl::string_view option, RedisUrl* url) {
   return absl::OkStatus();
 }
 
-// An address that is wrong, for a message. What follows the host is not shown: it may be a password
-// that lacks its @.
+// An address that is wrong, for a message. What follows the host is not shown unless it looks like
+// a port: it may be a password that lacks its @.
 std::string Shown(absl::string_view address) {
-  const absl::string_view host = address.substr(0, address.find(':'));
+  constexpr size_t kPortDigits = 5;
+  absl::string_view host = address.substr(0, address.find(':'));
+  const absl::string_view port = address.substr(std::min(address.size(), host.size() + 1));
+  if (port.size() <= kPortDigits && std::all_of(port.begin(), port.end(), absl::ascii_isdigit)) {
+    host = address;
+  }
   return absl::StrCat("address \"", host, host.size() < address.size() ? ":..." : "", "\"");
 }
 
