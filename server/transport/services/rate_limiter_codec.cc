@@ -1,3 +1,5 @@
+#include "server/transport/services/rate_limiter_codec.h"
+
 #include <cstring>
 #include <iterator>
 #include <string_view>
@@ -12,7 +14,6 @@
 #include "server/service/validation.h"
 #include "server/transport/services/codec_parts.h"
 #include "server/transport/services/protobuf_messages.h"
-#include "server/transport/services/rate_limiter_codec.h"
 #include "sluice/v1/rate_limiter.pb.h"
 
 namespace sluice::transport {
