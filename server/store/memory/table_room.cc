@@ -94,7 +94,9 @@ void TableRoom::CountFor(uint16_t maker, uint64_t bytes) {
 }
 
 void TableRoom::SetShareUsedUp(uint16_t maker) {
-  const bool used_up = makers_[maker].used > ShareOf(makers_[maker]);
+  // Buckets in reserved parts count too, so a maker without a bound may use more than the rest.
+  const bool used_up =
+      makers_[maker].percent < 100 && makers_[maker].used > ShareOf(makers_[maker]);
   if (used_up == ShareUsedUp(maker)) return;
   shares_used_up_[maker / 64].fetch_xor(uint64_t{1} << (maker % 64), std::memory_order_relaxed);
 }

@@ -92,6 +92,17 @@ TEST(TableRoomTest, MakerBeyondItsShareLetsNoBucketGrow) {
   EXPECT_FALSE(room.Full(*part, maker.number));
 }
 
+TEST(TableRoomTest, MakerWithoutABoundLetsBucketsGrowUntilTheRestIsUsedUp) {
+  TableRoom room(1000, 1'000'000);
+  const auto part = room.Join(RuleOf(1));
+  const BucketMaker maker{.number = 3, .percent = 100};
+  ASSERT_TRUE(Takes(room, *part, 8, maker));
+  room.Grow(*part, 700'000, maker.number);
+  EXPECT_FALSE(room.Full(*part, maker.number));
+  room.Grow(*part, 400'000, maker.number);
+  EXPECT_TRUE(room.Full(*part, maker.number));
+}
+
 TEST(TableRoomTest, MinKeysComeBeforeEqualParts) {
   TableRoom room(1000, 0);
   const auto asks = room.Join(RuleOf(1, 300));
