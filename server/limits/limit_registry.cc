@@ -397,7 +397,8 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
 
   if (absl::Status status = CheckReservedBytes(specs, *store_, put); !status.ok()) return status;
 
-  // From here on nothing fails.
+  const size_t names_before = limit_ids_.size();
+  const uint32_t last_rule_id_before = last_rule_id_;
   const std::shared_ptr<const LimitTable> before = Current();
   auto table = std::make_shared<LimitTable>();
   std::vector<RulePtr> made;
@@ -443,7 +444,14 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
     table->first_end_ns_ = std::min(table->first_end_ns_, *spec->ends_at_ns);
   }
 
-  if (before_change_) before_change_(*table);
+  if (before_change_) {
+    if (absl::Status status = before_change_(*table); !status.ok()) {
+      absl::erase_if(limit_ids_, [&](const auto& one) { return one.second >= names_before; });
+      last_rule_id_ = last_rule_id_before;
+      return status;
+    }
+  }
+  // From here on nothing fails.
   for (RulePtr& rule : made) store_->Register(std::move(rule));
   sources_ = std::move(next);
   Swap(std::move(table));

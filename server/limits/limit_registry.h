@@ -82,6 +82,7 @@ class LimitRegistry {
   // version in force changes nothing and returns false. On an error nothing changes.
   //   INVALID_ARGUMENT: a limit is bad; names the limit, the field, the value and the remedy.
   //   FAILED_PRECONDITION: the file contradicts limits of the admin.
+  //   As the callback of BeforeChange: it refused the change.
   absl::StatusOr<bool> ApplyFile(std::vector<LimitSpec> specs, std::string version);
 
   // Replaces the limits of Envoy's configuration in the same way; theirs charge no others.
@@ -100,6 +101,7 @@ class LimitRegistry {
   // `spec.defined_at` are filled in here.
   //   INVALID_ARGUMENT: as above; the path begins with "limit.".
   //   RESOURCE_EXHAUSTED: bounds::kMaxLimits, or bounds::kMaxLimitNames.
+  //   As the callback of BeforeChange.
   absl::StatusOr<PutResult> Put(LimitSpec spec);
 
   // NOT_FOUND; FAILED_PRECONDITION: other limits charge it (says which).
@@ -139,12 +141,15 @@ class LimitRegistry {
   }
 
   // Calls `change` with the current table, and then with each new one before any thread sees it, on
-  // the thread that makes the change. It may block on the disk. Replaces the callback before it;
-  // null: none.
-  void BeforeChange(std::function<void(const LimitTable&)> change) {
+  // the thread that makes the change. It may block on the disk. On an error the change is not made.
+  // Replaces the callback before it; null: none. Returns the first call's error; then there is
+  // none.
+  absl::Status BeforeChange(std::function<absl::Status(const LimitTable&)> change) {
     common::MutexLock lock(&change_mu_);
-    before_change_ = std::move(change);
-    if (before_change_) before_change_(*Current());
+    before_change_ = nullptr;
+    const absl::Status status = change ? change(*Current()) : absl::OkStatus();
+    if (status.ok()) before_change_ = std::move(change);
+    return status;
   }
 
   // Frees tables that no thread holds any longer; each change does this too. A request thread never
@@ -206,7 +211,7 @@ class LimitRegistry {
   uint32_t last_rule_id_ ABSL_GUARDED_BY(change_mu_) = 0;
   std::vector<std::shared_ptr<const LimitTable>> retired_ ABSL_GUARDED_BY(change_mu_);
   std::function<void()> changed_ ABSL_GUARDED_BY(change_mu_);
-  std::function<void(const LimitTable&)> before_change_ ABSL_GUARDED_BY(change_mu_);
+  std::function<absl::Status(const LimitTable&)> before_change_ ABSL_GUARDED_BY(change_mu_);
 
   // Held only to copy a pointer. Its members are written under change_mu_ too.
   mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(change_mu_);

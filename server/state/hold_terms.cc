@@ -31,6 +31,7 @@ absl::Status HoldTerms::Read(const std::string& path, const MachineTime& now, in
     return absl::OkStatus();
   };
   absl::Status status = ReadStateFile(path, read);
+  recorded_ = status.ok();
   if (!status.ok()) terms_.clear();
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
@@ -62,7 +63,7 @@ bool HoldTerms::Set(Term* term, int64_t hold_for_ns, int64_t now_ns) {
 }
 
 bool HoldTerms::Change(const limits::LimitTable& table, int64_t now_ns) {
-  bool changed = false;
+  bool changed = !recorded_;
   for (const limits::Limit* limit : table.limits()) {
     const algorithm::Parameters& parameters = limit->rule().parameters;
     if (!algorithm::IsConcurrency(parameters)) continue;
@@ -75,10 +76,20 @@ bool HoldTerms::Change(const limits::LimitTable& table, int64_t now_ns) {
     const bool ended = !has_slots && term->second.until_ns <= now_ns;
     term = ended ? terms_.erase(term) : std::next(term);
   }
+  recorded_ = !changed;
   return changed;
 }
 
+std::optional<std::string> HoldTerms::RaisedSince(const HoldTerms& before) const {
+  for (const auto& [limit, term] : terms_) {
+    const auto old = before.terms_.find(limit);
+    if (term.hold_for_ns > (old == before.terms_.end() ? 0 : old->second.hold_for_ns)) return limit;
+  }
+  return std::nullopt;
+}
+
 void HoldTerms::Close(int64_t now_ns, store::ClosedSlots* closed) const {
+  if (!recorded_) closed->since_ns = now_ns;
   for (const auto& [limit, term] : terms_) {
     closed->Add(limit, std::max(term.until_ns, now_ns + term.hold_for_ns));
   }

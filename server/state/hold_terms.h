@@ -4,6 +4,7 @@
 #define SLUICE_SERVER_STATE_HOLD_TERMS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/container/btree_map.h"
@@ -27,8 +28,13 @@ class HoldTerms {
 
   // Limits that are about to be in force. Returns whether there is anything new to write.
   bool Change(const limits::LimitTable& table, int64_t now_ns);
+  // To be called when they are written, and the file is in place.
+  void SetRecorded() { recorded_ = true; }
+  // A limit that may promise slots for longer than by these terms; nullopt: none.
+  std::optional<std::string> RaisedSince(const HoldTerms& before) const;
 
-  // Closes all limits whose slots may be held by grants up to now_ns.
+  // Closes all limits whose slots may be held by grants up to now_ns: those that have terms, or any
+  // limit if there was no file.
   void Close(int64_t now_ns, store::ClosedSlots* closed) const;
 
  private:
@@ -40,6 +46,7 @@ class HoldTerms {
   bool Set(Term* term, int64_t hold_for_ns, int64_t now_ns);
 
   absl::btree_map<std::string, Term> terms_;
+  bool recorded_ = false;  // the file has these terms
 };
 
 }  // namespace sluice::state

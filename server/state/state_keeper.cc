@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<StateKeeper>> StateKeeper::Open(Options options, 
 }
 
 StateKeeper::~StateKeeper() {
-  if (sources_.has_value()) sources_->registry.BeforeChange(nullptr);
+  if (sources_.has_value()) sources_->registry.BeforeChange(nullptr).IgnoreError();
   StopCopies();
 }
 
@@ -143,21 +143,34 @@ void StateKeeper::ReadHoldTerms() {
                 {"consequence", "after a crash slots are closed for the present hold_for only"}});
   }
   if (clean_ || start_ == Start::kFull) return;
-  closed_slots_.since_ns = now_ns;
   hold_terms_.Close(now_ns, &closed_slots_);
 }
 
-// Before limits are in force.
-void StateKeeper::NoteHoldTerms(const limits::LimitTable& table) {
+// Before limits are in force: after a crash the greatest hold_for that was must be known.
+absl::Status StateKeeper::NoteHoldTerms(const limits::LimitTable& table) {
   const int64_t now_ns = sources_->clock.NowNs();
-  if (!hold_terms_.Change(table, now_ns)) return;
-  absl::Status status = hold_terms_.Write(folder_->new_holds_path(), folder_->before_step(),
-                                          options_.machine(), now_ns);
+  HoldTerms terms = hold_terms_;
+  if (!terms.Change(table, now_ns)) return absl::OkStatus();
+  absl::Status status =
+      terms.Write(folder_->new_holds_path(), folder_->before_step(), options_.machine(), now_ns);
   if (status.ok()) status = folder_->ReplaceHolds();
-  if (status.ok()) return;
+  if (status.ok()) {
+    terms.SetRecorded();
+    hold_terms_ = std::move(terms);
+    return absl::OkStatus();
+  }
+  if (const std::optional<std::string> limit = terms.RaisedSince(hold_terms_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the hold_for of the limit \"", *limit,
+                     "\" cannot be recorded in --state_dir (", status.message(),
+                     "), so after a crash its slots could be granted twice; nothing was changed: "
+                     "make room on the disk and load the limits again"));
+  }
+  // The record has the greater hold_for. The next change writes it again.
   log_.Error("hold_terms_not_saved",
              {{"error", status.message()},
-              {"consequence", "after a crash slots may be closed for a lower hold_for"}});
+              {"consequence", "after a crash slots may be closed for longer than is needed"}});
+  return absl::OkStatus();
 }
 
 void StateKeeper::SetOptions(store::MemoryStoreOptions* options) const {
@@ -180,7 +193,6 @@ absl::Status StateKeeper::Load(MemoryStore* store, limits::LimitRegistry* regist
     const MachineTime now = options_.machine();
     const int64_t now_ns = now.boottime_ns + clock_ahead_ns_;
     store::ClosedSlots closed = closed_slots_;
-    closed.since_ns = now_ns;
     hold_terms_.Close(now_ns, &closed);
     store->StartEmpty({now_ns, now.wall_ns}, std::move(closed));
     log_.Warning("state_too_large", {{"buckets", loaded->without_room},
@@ -198,9 +210,9 @@ absl::Status StateKeeper::Begin(Sources sources) {
   run_id_ = common::RandomWord() | 1;  // not 0
   if (options_.after_crash == AfterCrash::kTrust) trusted_ = LoadedIds();
   sources_.emplace(std::move(sources));
-  sources_->registry.BeforeChange(
-      [this](const limits::LimitTable& table) { NoteHoldTerms(table); });
-  return NoteRun();
+  const absl::Status noted = sources_->registry.BeforeChange(
+      [this](const limits::LimitTable& table) { return NoteHoldTerms(table); });
+  return noted.ok() ? NoteRun() : noted;
 }
 
 // What the state of the folder may be until the first copy.

@@ -97,7 +97,9 @@ class StateKeeper {
     limits::LimitRegistry& registry;
     std::function<std::string()> receipt_key;
   };
-  // From now on decisions may be made: a process that ends without Save has crashed.
+  // From now on decisions may be made: a process that ends without Save has crashed. A change of
+  // limits that raises a hold_for, or adds slots, is refused (FAILED_PRECONDITION) while that
+  // cannot be recorded in the folder.
   absl::Status Begin(Sources sources);
   // Starts the copies, if there are to be any. REQUIRES: Begin was called, and no other process
   // writes to the folder any more.
@@ -123,7 +125,7 @@ class StateKeeper {
   bool loads() const { return start_ == Start::kLoad; }
   int64_t ElapsedNs(const MachineTime& now) const { return now.NsSince(saved_.machine); }
   void ReadHoldTerms();
-  void NoteHoldTerms(const limits::LimitTable& table);
+  absl::Status NoteHoldTerms(const limits::LimitTable& table);
   // Of this run.
   absl::Status NoteRun() { return folder_->NoteRun({run_id_, trusted_}); }
   std::array<uint64_t, 2> LoadedIds() const;

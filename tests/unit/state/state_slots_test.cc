@@ -42,6 +42,8 @@ class StateSlotsTest : public ::testing::Test {
     const absl::Status status = process_->Reload(options_.limits, version);
     ASSERT_TRUE(status.ok()) << status;
   }
+  // As a disk that is full.
+  void RefuseToRecordTerms() { std::filesystem::create_directory(folder_ + "/holds.new"); }
   // Starts a process; one that did not drain has crashed.
   Process& Start() {
     process_.reset();
@@ -172,12 +174,62 @@ TEST_F(StateSlotsTest, ADamagedRecordOfTheTermsIsReported) {
   ExpectClosedFor(kLongNs);
 }
 
-TEST_F(StateSlotsTest, ARecordOfTheTermsThatCannotBeWrittenIsReported) {
+TEST_F(StateSlotsTest, ARaisedHoldForThatCannotBeRecordedIsRefused) {
   SetHoldFor(kShortNs, "v1");
   Start();
-  std::filesystem::create_directory(folder_ + "/holds.new");
+  RefuseToRecordTerms();
+  const absl::Status reloaded = process_->Reload(LimitsWith(kLongNs), "v2");
+  EXPECT_TRUE(absl::IsFailedPrecondition(reloaded)) << reloaded;
+  EXPECT_THAT(std::string(reloaded.message()),
+              HasSubstr("the hold_for of the limit \"slots\" cannot be recorded in --state_dir"));
+  const auto put = process_->registry().Put(LimitsWith(kLongNs)[0]);
+  EXPECT_TRUE(absl::IsFailedPrecondition(put.status())) << put.status();
+  const auto added = process_->registry().Put(LimitOf(Kind::kConcurrency, "added", 2, kShortNs));
+  EXPECT_TRUE(absl::IsFailedPrecondition(added.status())) << added.status();
+  ASSERT_TRUE(Take("k").granted());
+  machine_.Advance(kShortNs);
+  EXPECT_EQ(process_->Remaining("slots", "k"), 2) << "the parameters are those from before";
+  Start();
+  ExpectClosedFor(kShortNs);
+}
+
+TEST_F(StateSlotsTest, ARefusedHoldForIsAcceptedOnceItCanBeRecorded) {
+  SetHoldFor(kShortNs, "v1");
+  Start();
+  RefuseToRecordTerms();
+  ASSERT_FALSE(process_->Reload(LimitsWith(kLongNs), "v2").ok());
+  std::filesystem::remove(folder_ + "/holds.new");
   Reload(kLongNs, "v2");
+  SetHoldFor(kShortNs, "v3");
+  Start();
+  ExpectClosedFor(kLongNs);
+}
+
+TEST_F(StateSlotsTest, ALoweredHoldForThatCannotBeRecordedAppliesAndIsReported) {
+  Start();
+  RefuseToRecordTerms();
+  Reload(kShortNs, "v2");
   EXPECT_THAT(process_->log(), HasSubstr("level=error event=hold_terms_not_saved"));
+  ASSERT_TRUE(Take("k").granted());
+  machine_.Advance(kShortNs);
+  EXPECT_EQ(process_->Remaining("slots", "k"), 2);
+  std::filesystem::remove(folder_ + "/holds.new");
+  Start();
+  ExpectClosedFor(kLongNs);
+}
+
+TEST_F(StateSlotsTest, ALimitThatIsNewAfterACrashIsOpen) {
+  options_.limits = {TokenLimit("tokens", 5)};
+  Start();
+  SetHoldFor(kLongNs, "v2");
+  Start();
+  EXPECT_THAT(process_->log(), HasSubstr("event=unclean_stop"));
+  EXPECT_TRUE(Take("k").granted());
+  options_.limits.push_back(LimitOf(Kind::kConcurrency, "new", 2, kLongNs));
+  options_.version = "v3";
+  Start();
+  EXPECT_TRUE(Take("k", "new").granted());
+  ExpectClosedFor(kLongNs);
 }
 
 }  // namespace
