@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -50,6 +51,7 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(std::string path,
   }
   if (absl::Status status = folder->Lock(lock); !status.ok()) return status;
   if (absl::Status status = folder->ReadLastRun(); !status.ok()) return status;
+  if (absl::Status status = folder->ReadFailedCopies(); !status.ok()) return status;
   return folder;
 }
 
@@ -102,6 +104,34 @@ absl::Status StateFolder::ReadLastRun() {
       absl::SimpleHexAtoi(ids[1], &run.trusted[0]) && absl::SimpleHexAtoi(ids[2], &run.trusted[1]);
   last_run_ = whole ? run : Run();
   return absl::OkStatus();
+}
+
+absl::Status StateFolder::ReadFailedCopies() {
+  const int fd = openat(folder_fd_, "failed", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return errno == ENOENT ? absl::OkStatus() : SystemError("cannot open failed");
+  const std::string text = ReadSmall(fd);
+  close(fd);
+  // It is empty if a process ended between its first two steps.
+  if (!text.empty() && !absl::SimpleAtoi(text, &failed_copies_)) {
+    failed_copies_ = std::numeric_limits<int>::max();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateFolder::NoteFailedCopies(int failed) {
+  Step();
+  const int fd = openat(folder_fd_, "failed", O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return SystemError("failed");
+  const std::string text = absl::StrCat(absl::Dec(failed, absl::kZeroPad2), "\n");
+  Step();
+  const bool written =
+      pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+      ftruncate(fd, static_cast<off_t>(text.size())) == 0 && fsync(fd) == 0 &&
+      fsync(folder_fd_) == 0;
+  const absl::Status status = written ? absl::OkStatus() : SystemError("failed");
+  close(fd);
+  if (written) failed_copies_ = failed;
+  return status;
 }
 
 bool StateFolder::HasState() const { return faccessat(folder_fd_, "state", F_OK, 0) == 0; }

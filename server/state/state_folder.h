@@ -6,6 +6,7 @@
 //   state      the last state that was written, with an id: that of its run, or of the copy
 //   state.new  one that is being written; running.new likewise
 //   state.unusable-TIME   one that was moved aside
+//   failed     how many copies failed in a row, also in the runs before
 //   holds      for how long slots may have been promised (hold_terms.h); holds.new likewise
 //
 // A run has ended in order iff `state` is of that run and was written at its drain. So one rename
@@ -66,6 +67,11 @@ class StateFolder {
   // From now on this run is the last one.
   absl::Status NoteRun(const Run& run);
 
+  // The copies that failed in a row, as noted last. None: 0; a number that cannot be read: INT_MAX.
+  int failed_copies() const { return failed_copies_; }
+  // Writes in place: once the file exists, that needs no room on the disk. REQUIRES: less than 100.
+  absl::Status NoteFailedCopies(int failed);
+
   std::string state_path() const { return path_ + "/state"; }
   std::string new_state_path() const { return path_ + "/state.new"; }
   // Puts the new state, which is on the disk, in place of the state.
@@ -83,6 +89,7 @@ class StateFolder {
       : path_(std::move(path)), before_step_(std::move(before_step)) {}
   absl::Status Lock(int lock);
   absl::Status ReadLastRun();
+  absl::Status ReadFailedCopies();
   // Renames within the folder, and waits until that is on the disk.
   absl::Status Replace(const std::string& from, const std::string& to);
   void Step() const {
@@ -95,6 +102,7 @@ class StateFolder {
   int lock_fd_ = -1;
   bool lock_was_given_ = false;
   std::optional<Run> last_run_;
+  int failed_copies_ = 0;
 };
 
 }  // namespace sluice::state

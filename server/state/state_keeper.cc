@@ -79,7 +79,7 @@ void StateKeeper::Decide() {
   const bool read = folder_->HasState() && ReadFile();
   clean_ = read && saved_.at_drain && (!last.has_value() || last->id == saved_.id);
   const bool trusted = read && options_.after_crash == AfterCrash::kTrust && last.has_value() &&
-                       last->Trusts(saved_.id);
+                       last->Trusts(saved_.id) && folder_->failed_copies() < kMostFailedCopies;
   const MachineTime now = options_.machine();
   if (clean_ || trusted) {
     start_ = Start::kLoad;
@@ -210,9 +210,19 @@ absl::Status StateKeeper::Begin(Sources sources) {
   run_id_ = common::RandomWord() | 1;  // not 0
   if (options_.after_crash == AfterCrash::kTrust) trusted_ = LoadedIds();
   sources_.emplace(std::move(sources));
-  const absl::Status noted = sources_->registry.BeforeChange(
+  absl::Status status = sources_->registry.BeforeChange(
       [this](const limits::LimitTable& table) { return NoteHoldTerms(table); });
-  return noted.ok() ? NoteRun() : noted;
+  if (status.ok()) status = NoteRun();
+  if (!status.ok() || options_.after_crash != AfterCrash::kTrust) return status;
+  failed_copies_ = FailedCopiesBefore();
+  return folder_->NoteFailedCopies(failed_copies_);
+}
+
+int StateKeeper::FailedCopiesBefore() const {
+  // The copies of the process that handed over, or what a crashed run left, which wrote no copy
+  // since. Else the folder has a fresh state, or none that would be loaded.
+  if (!options_.handed_over.empty()) return std::min(folder_->failed_copies(), kMostFailedCopies);
+  return loads() && !clean_ ? folder_->failed_copies() + 1 : 0;
 }
 
 // What the state of the folder may be until the first copy.
@@ -293,12 +303,17 @@ absl::StatusOr<int> WriteHandedState(const StateKeeper::Sources& sources) {
 
 void StateKeeper::Copy() {
   const absl::Status status = Write(/*at_drain=*/false);
-  if (Stopping()) return;
-  failed_copies_ = status.ok() ? 0 : failed_copies_ + 1;
+  if (!Stopping()) NoteCopy(status);
+}
+
+void StateKeeper::NoteCopy(const absl::Status& status) {
+  const int failed = status.ok() ? 0 : std::min(failed_copies_ + 1, kMostFailedCopies);
+  const absl::Status noted =
+      failed == failed_copies_ ? absl::OkStatus() : folder_->NoteFailedCopies(failed);
+  failed_copies_ = failed;
   if (status.ok()) return;
-  const bool too_old = failed_copies_ >= kMostFailedCopies;
   // A rename needs no room on the disk.
-  if (too_old && folder_->HasState()) {
+  if ((failed == kMostFailedCopies || !noted.ok()) && folder_->HasState()) {
     folder_->MoveAside(options_.machine().wall_ns).status().IgnoreError();
   }
   const bool stays = folder_->HasState();

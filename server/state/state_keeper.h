@@ -7,9 +7,11 @@
 // measured by BOOTTIME in the same boot, else by the wall clock, and is never negative.
 //
 // After a crash there is no such state. Then the store starts with empty buckets, or
-// (AfterCrash::kTrust) with the last copy, of which one is written every minute; if ten in a row
-// fail, the one before them is too old and is moved aside. A file that is damaged, of a newer
-// version, or of something else is moved aside, and the start is one after a crash without copies.
+// (AfterCrash::kTrust) with the last copy, of which one is written every minute. If ten in a row
+// fail, the one before them is too old and is moved aside. They are counted on over crashes, each
+// of which counts as one: else the same copy would be granted again after each. A file that is
+// damaged, of a newer version, or of something else is moved aside, and the start is one after a
+// crash without copies.
 //
 // In a takeover the next process gets the state from the process that hands over
 // (WriteHandedState), not from the folder.
@@ -126,6 +128,9 @@ class StateKeeper {
   int64_t ElapsedNs(const MachineTime& now) const { return now.NsSince(saved_.machine); }
   void ReadHoldTerms();
   absl::Status NoteHoldTerms(const limits::LimitTable& table);
+  // The copies that failed since the one that the folder has.
+  int FailedCopiesBefore() const;
+  void NoteCopy(const absl::Status& status);
   // Of this run.
   absl::Status NoteRun() { return folder_->NoteRun({run_id_, trusted_}); }
   std::array<uint64_t, 2> LoadedIds() const;

@@ -305,6 +305,50 @@ TEST_F(StateKeeperTest, ACopyThatIsTooOldIsMovedAside) {
   EXPECT_EQ(process_->Remaining("daily", "k"), 5) << "a new copy is loaded again";
 }
 
+TEST_F(StateKeeperTest, CountsFailedCopiesOverCrashes) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  AwaitCopy(*process_);
+  std::filesystem::create_directory(folder_ + "/state.new");  // nothing can be written
+  int loaded = 0;
+  for (; loaded < 100; ++loaded) {
+    CrashAndStart();
+    if (process_->Remaining("daily", "k") == 0) break;
+    ASSERT_TRUE(process_->Take("daily", "k", 5).granted());
+    AwaitLog(*process_, "event=state_copy_failed");
+  }
+  EXPECT_EQ(loaded, 5) << "each crash and each copy that failed counts";
+  EXPECT_THAT(process_->log(), HasSubstr("buckets start empty"));
+  std::filesystem::remove(folder_ + "/state.new");
+  CrashAndStart();
+  AwaitCopy(*process_);
+  CrashAndStart();
+  EXPECT_THAT(process_->log(), HasSubstr("buckets start as in the last copy"));
+}
+
+TEST_F(StateKeeperTest, ACopyIsNotLoadedAfterTenCrashesWithoutANewOne) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  AwaitCopy(*process_);
+  options_.copies = false;
+  for (int crash = 0; crash < 10; ++crash) {
+    CrashAndStart();
+    EXPECT_EQ(process_->Remaining("daily", "k"), 5) << crash;
+  }
+  CrashAndStart();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+}
+
+TEST_F(StateKeeperTest, ACopyWhoseFailuresCannotBeCountedIsNotLoaded) {
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  AwaitCopy(*process_);
+  process_.reset();
+  std::ofstream(folder_ + "/failed") << "damaged";
+  Start();
+  EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+}
+
 TEST_F(StateKeeperTest, EmptyDoesNotLoadCopies) {
   options_.after_crash = AfterCrash::kTrust;
   Start();
