@@ -65,7 +65,7 @@ std::shared_ptr<HeldSlots> HoldKeeper::Keep(const Decision& decision, TimePoint 
     Plan(slots, sent + held_for / kRenewalsInHold);
     timer = NextTimer();
   }
-  Start(timer);
+  StartTimer(timer);
   return slots;
 }
 
@@ -157,10 +157,13 @@ void HoldKeeper::GiveBack(const Decision& decision) {
 }
 
 void HoldKeeper::Close() {
-  common::MutexLock lock(&mu_);
-  closed_ = true;
-  for (auto& [at, slots] : agenda_) slots->planned.reset();
-  agenda_.clear();
+  {
+    common::MutexLock lock(&mu_);
+    closed_ = true;
+    for (auto& [at, slots] : agenda_) slots->planned.reset();
+    agenda_.clear();
+  }
+  timer_.Close(alarm_);
 }
 
 void HoldKeeper::Plan(const Slots& slots, TimePoint at) {
@@ -177,11 +180,19 @@ std::optional<TimePoint> HoldKeeper::NextTimer() {
   return armed_for_ = agenda_.begin()->first;
 }
 
-void HoldKeeper::Start(std::optional<TimePoint> timer) {
-  if (!timer.has_value()) return;
+void HoldKeeper::StartTimer(std::optional<TimePoint> end) {
+  if (!end.has_value()) return;
+  const nanoseconds delay = std::max(nanoseconds(*end - Now()), kLeastPause);
+  std::function<void()> on_timer = [self = shared_from_this(), at = *end] { self->OnTimer(at); };
+  Connection& connection = core_->connection();
+  // The callbacks run on the client's thread: those that take long delay no other client.
+  if (connection.on_system_clock() && timer_.RunAfter(alarm_, delay, [&connection, on_timer] {
+        connection.RunAfter(nanoseconds(0), on_timer);
+      })) {
+    return;
+  }
   // If the client is destroyed before, it is called at once, and the keeper is closed.
-  core_->connection().RunAfter(std::max(nanoseconds(*timer - Now()), kLeastPause),
-                               [self = shared_from_this(), at = *timer] { self->OnTimer(at); });
+  connection.RunAfter(delay, std::move(on_timer));
 }
 
 void HoldKeeper::OnTimer(TimePoint armed_for) {
@@ -196,7 +207,7 @@ void HoldKeeper::OnTimer(TimePoint armed_for) {
     TakeDue(Now(), &batches, &lost);
     timer = NextTimer();
   }
-  Start(timer);
+  StartTimer(timer);
   for (Batch& batch : batches) Renew(std::move(batch));
   Report(lost);
 }
@@ -279,7 +290,7 @@ void HoldKeeper::OnRenewed(const Batch& batch, TimePoint sent,
     }
     timer = NextTimer();
   }
-  Start(timer);
+  StartTimer(timer);
   Report(lost);
 }
 

@@ -1,4 +1,4 @@
-// HoldKeeper: renews the slots of all permits of a client, with one timer and few calls.
+// HoldKeeper: renews the slots of all permits of a client, with few calls.
 //
 // A permit is renewed a third of its hold_for after the last renewal. Those that are due within the
 // next 100 ms are renewed with them, by one call for up to 4096, or 1 MiB of receipts (of each
@@ -22,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/src/client_core.h"
+#include "client/src/renewal_timer.h"
 #include "common/mutex.h"
 #include "sluice/connection.h"
 #include "sluice/permit.h"
@@ -98,9 +99,9 @@ class HoldKeeper : public std::enable_shared_from_this<HoldKeeper> {
   void GiveBack(const Decision& decision);
   void Plan(const Slots& slots, TimePoint at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Unplan(HeldSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // When the timer that is to be started ends, if any.
+  // When the timer that is to be started ends, if one is.
   std::optional<TimePoint> NextTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Start(std::optional<TimePoint> timer);
+  void StartTimer(std::optional<TimePoint> end);
   // Of the timer that was started for that moment.
   void OnTimer(TimePoint armed_for);
   // Takes what is due out of the agenda.
@@ -118,6 +119,8 @@ class HoldKeeper : public std::enable_shared_from_this<HoldKeeper> {
   void Report(const std::vector<Lost>& lost);
 
   const std::shared_ptr<ClientCore> core_;
+  RenewalTimer& timer_ = RenewalTimer::OfProgram();
+  const std::shared_ptr<RenewalTimer::Alarm> alarm_ = std::make_shared<RenewalTimer::Alarm>();
   common::Mutex mu_;
   common::CondVar reported_;
   HeldSlots::Agenda agenda_ ABSL_GUARDED_BY(mu_);

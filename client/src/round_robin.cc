@@ -236,6 +236,8 @@ TimePoint RoundRobin::Now() const { return servers_->front().connection->Now(); 
 
 TimePoint RoundRobin::BootNow() const { return servers_->front().connection->BootNow(); }
 
+bool RoundRobin::on_system_clock() const { return servers_->front().connection->on_system_clock(); }
+
 void RoundRobin::Shutdown() {
   for (Server& server : *servers_) server.connection->Shutdown();
 }

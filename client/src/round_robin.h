@@ -69,6 +69,7 @@ class RoundRobin final : public Connection {
   void Sleep(std::chrono::nanoseconds time) override;
   TimePoint Now() const override;
   TimePoint BootNow() const override;
+  bool on_system_clock() const override;
   void Shutdown() override;
   uint32_t servers() const override;
 

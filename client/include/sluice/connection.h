@@ -117,6 +117,10 @@ class Connection {
   // hold.
   virtual TimePoint BootNow() const;
 
+  // Whether BootNow is the system's clock. If so, renewals of permits are timed by the one timer of
+  // all clients of the program, else by RunAfter.
+  virtual bool on_system_clock() const { return false; }
+
   // Cancels all calls and returns when every callback has run; from within a callback it returns at
   // once. Later calls end with CANCELLED.
   virtual void Shutdown() = 0;

@@ -18,7 +18,8 @@ using std::chrono::steady_clock;
 
 bool Http2Core::StartThread() {
   if (thread_.joinable()) return true;
-  return StartOwnThread([core = shared_from_this()] { core->RunThread(); }, &thread_);
+  return StartOwnThread([core = shared_from_this()] { core->RunThread(); }, "sluice-client",
+                        &thread_);
 }
 
 bool Http2Core::OnCallbackThread() const {

@@ -374,6 +374,8 @@ class Http2Connection final : public Connection {
     core_->RunAfter(delay, std::move(fn));
   }
 
+  bool on_system_clock() const override { return true; }
+
   void Sleep(std::chrono::nanoseconds time) override {
     if (!core_->forked()) core_->Sleep(time);
   }

@@ -195,7 +195,8 @@ void Http2Core::Dial() {
   if (closed_ || dialing_ == Dialing::kRunning) return;
   dialing_ = Dialing::kRunning;
   const bool started =
-      StartOwnThread([core = shared_from_this()] { core->MakeLink(); }, /*thread=*/nullptr);
+      StartOwnThread([core = shared_from_this()] { core->MakeLink(); }, "sluice-connect",
+                     /*thread=*/nullptr);
   if (started) return;
   dialing_ = Dialing::kIdle;
   EndAll(waiting_, [](const CallStream&) {

@@ -16,6 +16,7 @@
 #include "sluice/client.h"
 #include "tests/integration/cli/shell.h"
 #include "tests/support/server_process.h"
+#include "tests/support/threads_named.h"
 
 namespace sluice {
 namespace {
@@ -25,6 +26,7 @@ using ::testing::Not;
 using testing::Outcome;
 using testing::ServerProcess;
 using testing::Shell;
+using testing::ThreadsNamed;
 
 // `jobs` is renewed every 1.7 s.
 constexpr char kLimits[] =
@@ -91,6 +93,36 @@ TEST_F(PermitWithServerTest, HoldsASlotForLongerThanHoldFor) {
     EXPECT_FALSE(other->held() && permit->held());
   }
   EXPECT_TRUE(TakeWhenFree(client, "jobs").held());
+}
+
+TEST_F(PermitWithServerTest, AllClientsOfAProgramShareOneTimer) {
+  EXPECT_EQ(ThreadsNamed("sluice-renew"), 0u);
+  {
+    std::vector<Client> clients;
+    std::vector<Permit> permits;
+    for (const char* key : {"a", "b", "c"}) {
+      clients.push_back(MakeClient());
+      Result<Permit> permit = clients.back().AcquirePermit(Acquisition("jobs", key));
+      ASSERT_TRUE(permit.ok() && permit->held());
+      permits.push_back(*std::move(permit));
+    }
+    // Each is renewed.
+    for (Permit& permit : permits) {
+      for (auto left = permit.left(); permit.left() <= left;) {
+        left = permit.left();
+        ASSERT_TRUE(permit.held());
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+    EXPECT_EQ(ThreadsNamed("sluice-renew"), 1u);
+    // The others are not disturbed when a client ends.
+    permits.erase(permits.begin());
+    clients.erase(clients.begin());
+    EXPECT_EQ(ThreadsNamed("sluice-renew"), 1u);
+    for (const Permit& permit : permits) EXPECT_TRUE(permit.held());
+  }
+  // The thread has ended for the program, and a moment later for the kernel.
+  while (ThreadsNamed("sluice-renew") != 0) std::this_thread::yield();
 }
 
 TEST_F(PermitWithServerTest, ReleaseFreesTheSlotAtOnce) {

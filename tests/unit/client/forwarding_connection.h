@@ -51,6 +51,7 @@ class ForwardingConnection : public Connection {
   }
   TimePoint Now() const override { return next_->Now(); }
   TimePoint BootNow() const override { return next_->BootNow(); }
+  bool on_system_clock() const override { return next_->on_system_clock(); }
   void Shutdown() override { next_->Shutdown(); }
 
  private:
