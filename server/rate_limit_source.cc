@@ -15,8 +15,8 @@ RateLimitSource::RateLimitSource(const Flags& flags, limits::LimitRegistry& regi
       configuration_(flags.ratelimit, registry, clock, log),
       server_(
           flags.xds,
-          [this](envoy::DescriptorTree tree, std::string version) {
-            return configuration_.Apply(std::move(tree), std::move(version));
+          [this](envoy::ReceivedTree received) {
+            return configuration_.Apply(std::move(received));
           },
           log) {}
 

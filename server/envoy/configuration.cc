@@ -89,16 +89,14 @@ absl::Status Configuration::Reload() {
   if (absl::Status read = ReadOverrides(); !read.ok()) return Failed(std::move(read));
   if (!options_.path.empty()) return ReloadFiles();
   // The tree that xDS sent, with other overrides.
-  return last_tree_.has_value() ? Swap(*last_tree_, last_version_) : absl::OkStatus();
+  return received_.has_value() ? Swap(received_->tree, received_->version, received_->sha256)
+                               : absl::OkStatus();
 }
 
-absl::Status Configuration::Apply(DescriptorTree tree, std::string version) {
+absl::Status Configuration::Apply(ReceivedTree received) {
   common::MutexLock reload(&reload_mu_);
-  absl::Status status = Swap(tree, version);
-  if (status.ok()) {
-    last_tree_ = std::move(tree);
-    last_version_ = std::move(version);
-  }
+  absl::Status status = Swap(received.tree, received.version, received.sha256);
+  if (status.ok()) received_ = std::move(received);
   return status;
 }
 
@@ -124,19 +122,21 @@ absl::Status Configuration::ReadOverrides() {
 absl::Status Configuration::ReloadFiles() {
   auto loaded = LoadPath(options_.path, options_.ignore_dot_files);
   if (!loaded.ok()) return Failed(OfFlag("ratelimit_config", loaded.status()));
-  absl::Status status = Swap(loaded->tree, loaded->version);
+  // The version is that of the content.
+  absl::Status status = Swap(loaded->tree, loaded->version, loaded->version);
   if (status.ok()) LogWarnings(loaded->warnings, log_);
   return status;
 }
 
-absl::Status Configuration::Swap(const DescriptorTree& tree, const std::string& version) {
+absl::Status Configuration::Swap(const DescriptorTree& tree, const std::string& version,
+                                 const std::string& sha256) {
   absl::Status checked = Check(tree, {.merge_domains = options_.merge_domains});
   if (!checked.ok()) return Failed(std::move(checked));
   const auto matcher = std::make_shared<const Matcher>(tree, overrides_);
   std::vector<limits::LimitSpec> specs = MakeSpecs(*matcher);
   const size_t limits = specs.size();
   const auto applied =
-      registry_.ApplyEnvoy(std::move(specs), absl::StrCat(version, overrides_version_), matcher);
+      registry_.ApplyEnvoy(std::move(specs), absl::StrCat(sha256, overrides_version_), matcher);
   if (!applied.ok()) return Failed(applied.status());
 
   const int64_t now_ns = clock_.WallNs();
@@ -144,9 +144,9 @@ absl::Status Configuration::Swap(const DescriptorTree& tree, const std::string& 
     common::MutexLock lock(&mu_);
     status_.last_error.clear();
     status_.last_error_at_wall_ns = 0;
+    status_.version = version;
     if (!*applied) return absl::OkStatus();
     ++status_.reloads;
-    status_.version = version;
     status_.active_since_wall_ns = now_ns;
   }
   log_.Info("ratelimit_config_loaded",

@@ -27,6 +27,13 @@ struct ConfigurationOptions {
   bool ignore_dot_files = true;
 };
 
+// A configuration as a management server sent it.
+struct ReceivedTree {
+  DescriptorTree tree;
+  std::string version;  // the server's name for it, for people
+  std::string sha256;   // of the content: another one may come with the same name
+};
+
 // Thread-safe. The arguments outlive this.
 class Configuration {
  public:
@@ -44,18 +51,19 @@ class Configuration {
   // force, and is returned, logged and kept for Status().
   absl::Status Reload();
 
-  // The same for a tree from another source (xDS). `version` identifies it, for Status(). Takes
-  // milliseconds for thousands of descriptors: not for an event loop that serves requests.
-  absl::Status Apply(DescriptorTree tree, std::string version);
+  // The same for a tree from another source (xDS). Takes milliseconds for thousands of descriptors:
+  // not for an event loop that serves requests.
+  absl::Status Apply(ReceivedTree received);
 
   limits::FileStatus Status() const;
 
  private:
   absl::Status ReadOverrides() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
   absl::Status ReloadFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
-  // Checks and compiles the tree, and brings it into force.
-  absl::Status Swap(const DescriptorTree& tree, const std::string& version)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
+  // Checks and compiles the tree, and brings it into force, unless the one in force has the same
+  // content.
+  absl::Status Swap(const DescriptorTree& tree, const std::string& version,
+                    const std::string& sha256) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
   // Logs and keeps an error, and returns it.
   absl::Status Failed(absl::Status status);
 
@@ -68,9 +76,8 @@ class Configuration {
   common::Mutex reload_mu_;
   Overrides overrides_ ABSL_GUARDED_BY(reload_mu_);
   std::string overrides_version_ ABSL_GUARDED_BY(reload_mu_);
-  // Of Apply, for other overrides.
-  std::optional<DescriptorTree> last_tree_ ABSL_GUARDED_BY(reload_mu_);
-  std::string last_version_ ABSL_GUARDED_BY(reload_mu_);
+  // The last one of Apply, for other overrides.
+  std::optional<ReceivedTree> received_ ABSL_GUARDED_BY(reload_mu_);
   mutable common::Mutex mu_ ABSL_ACQUIRED_AFTER(reload_mu_);
   limits::FileStatus status_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<config::FileWatcher> watcher_;

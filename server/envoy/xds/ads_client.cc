@@ -16,6 +16,7 @@
 #include "common/thread_priority.h"
 #include "common/utf8.h"
 #include "envoy/service/discovery/v3/ads.grpc.pb.h"
+#include "server/config/load.h"
 #include "server/envoy/xds/rate_limit_resources.h"
 
 namespace sluice::envoy {
@@ -93,6 +94,15 @@ std::string Reason(const absl::Status& status) {
   // No part of a character: a message with it could not be read.
   while (!text.empty() && !common::IsUtf8(text)) text.pop_back();
   return text + "...";
+}
+
+// Of all resources.
+std::string Sha256(const discovery::DiscoveryResponse& response) {
+  std::string hashes;
+  for (const google::protobuf::Any& resource : response.resources()) {
+    hashes += config::Sha256Hex(resource.value());
+  }
+  return config::Sha256Hex(hashes);
 }
 
 // With what to do, where grpc++'s text does not say it.
@@ -235,9 +245,10 @@ absl::Status AdsClient::Take(Response& response) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the response's type_url is \"", response.type_url(), "\"; send ", kRateLimitConfigType));
   }
+  std::string sha256 = Sha256(response);
   absl::StatusOr<DescriptorTree> tree = ReadResources(&response);
   if (!tree.ok()) return tree.status();
-  return apply_(*std::move(tree), response.version_info());
+  return apply_({*std::move(tree), response.version_info(), std::move(sha256)});
 }
 
 void AdsClient::Pause(milliseconds time) {

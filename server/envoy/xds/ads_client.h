@@ -20,7 +20,7 @@
 #include "common/log.h"
 #include "common/mutex.h"
 #include "envoy/service/discovery/v3/ads.pb.h"
-#include "server/envoy/descriptor_tree.h"
+#include "server/envoy/configuration.h"
 
 namespace grpc {
 class ClientContext;
@@ -48,7 +48,7 @@ class AdsClient {
  public:
   // Puts a configuration in force, or returns why not. Called on the client's thread, of low
   // priority; may block.
-  using Apply = std::function<absl::Status(DescriptorTree tree, std::string version)>;
+  using Apply = std::function<absl::Status(ReceivedTree received)>;
 
   // `log` outlives it.
   AdsClient(AdsOptions options, Apply apply, common::Log& log);

@@ -141,11 +141,11 @@ TEST_F(ConfigurationTest, ATreeThatIsAppliedReplacesTheOneBefore) {
   ASSERT_TRUE(AddText(File("a", 1), "xds:a", &one).ok());
   ASSERT_TRUE(AddText(File("a", 2), "xds:a", &two).ok());
   ASSERT_TRUE(AddText("domain: ''\n", "xds:b", &bad).ok());
-  ASSERT_TRUE(configuration.Apply(one.tree, "1").ok());
+  ASSERT_TRUE(configuration.Apply({one.tree, "1", "one"}).ok());
   EXPECT_EQ(Permits(), 1u);
-  EXPECT_FALSE(configuration.Apply(bad.tree, "2").ok());
+  EXPECT_FALSE(configuration.Apply({bad.tree, "2", "bad"}).ok());
   EXPECT_EQ(Permits(), 1u);
-  ASSERT_TRUE(configuration.Apply(two.tree, "3").ok());
+  ASSERT_TRUE(configuration.Apply({two.tree, "3", "two"}).ok());
   EXPECT_EQ(Permits(), 2u);
   EXPECT_EQ(configuration.Status().version, "3");
 }
@@ -225,7 +225,7 @@ TEST_F(ConfigurationTest, ARequestSeesOneConfiguration) {
                       "  - { key: x, rate_limit: { unit: day, requests_per_unit: 4 } }\n",
                       "f", &trees[1])
                   .ok());
-  ASSERT_TRUE(configuration.Apply(trees[0].tree, "0").ok());
+  ASSERT_TRUE(configuration.Apply({trees[0].tree, "0", "0"}).ok());
   std::atomic<bool> stop{false};
   std::atomic<int> torn{0};
   std::thread reader([&] {
@@ -241,7 +241,7 @@ TEST_F(ConfigurationTest, ARequestSeesOneConfiguration) {
     }
   });
   for (int i = 1; i < 200; ++i) {
-    ASSERT_TRUE(configuration.Apply(trees[i % 2].tree, std::to_string(i)).ok());
+    ASSERT_TRUE(configuration.Apply({trees[i % 2].tree, "", std::to_string(i)}).ok());
   }
   stop = true;
   reader.join();

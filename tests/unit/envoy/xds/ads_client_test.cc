@@ -20,6 +20,7 @@
 #include "ratelimit/config/ratelimit/v3/rls_conf.pb.h"
 #include "server/envoy/xds/rate_limit_resources.h"
 #include "tests/support/test_certificates.h"
+#include "tests/unit/limits/recording_store.h"
 
 // c-ares, by which grpc++ resolves names, leaks some bytes for each; no library of ours is meant.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libcares\n"; }
@@ -107,16 +108,23 @@ class ScriptedManagementServer final : public discovery::AggregatedDiscoveryServ
   std::unique_ptr<grpc::Server> server_;
 };
 
-DiscoveryResponse Configuration(const std::string& version, const std::string& domain) {
-  ratelimit::config::ratelimit::v3::RateLimitConfig config;
-  config.set_name(domain);
-  config.set_domain(domain);
+// With one limit, `domain`//k.
+DiscoveryResponse ResponseOf(const std::string& version, const std::string& domain,
+                             uint32_t requests_per_minute = 1) {
+  namespace config = ratelimit::config::ratelimit::v3;
+  config::RateLimitConfig message;
+  message.set_name(domain);
+  message.set_domain(domain);
+  config::RateLimitDescriptor& descriptor = *message.add_descriptors();
+  descriptor.set_key("k");
+  descriptor.mutable_rate_limit()->set_unit(config::MINUTE);
+  descriptor.mutable_rate_limit()->set_requests_per_unit(requests_per_minute);
   DiscoveryResponse response;
   response.set_version_info(version);
   response.set_nonce("nonce of " + version);
   response.set_type_url(kRateLimitConfigType);
   response.add_resources()->set_type_url(kRateLimitConfigType);
-  response.mutable_resources(0)->set_value(config.SerializeAsString());
+  response.mutable_resources(0)->set_value(message.SerializeAsString());
   return response;
 }
 
@@ -134,14 +142,21 @@ class AdsClientTest : public ::testing::Test {
     if (options_.server.empty()) options_.server = server_->address();
     client_ = std::make_unique<AdsClient>(
         options_,
-        [this](const DescriptorTree& tree, const std::string& version) {
-          const std::string domain = tree.domains.empty() ? "" : tree.domains[0].name;
+        [this](ReceivedTree received) {
+          const auto& domains = received.tree.domains;
+          const std::string domain = domains.empty() ? "" : domains[0].name;
           if (domain == "bad") return absl::InvalidArgumentError("xds:bad: no such thing");
-          applied_.push_back(version + "=" + domain);
-          return absl::OkStatus();
+          applied_.push_back(received.version + "=" + domain);
+          return configuration_.Apply(std::move(received));
         },
         log_);
     client_->Start();
+  }
+
+  uint64_t Permits(const std::string& limit) {
+    const auto table = registry_.Current();
+    const limits::Limit* const found = table->Find(limit);
+    return found == nullptr ? 0 : found->spec().rate.permits;
   }
 
   std::string LogText() {
@@ -155,6 +170,9 @@ class AdsClientTest : public ::testing::Test {
   const int log_fd_ = open(files_.Write("log", "").c_str(), O_WRONLY | O_APPEND);
   const common::SystemClock clock_;
   common::Log log_{clock_, common::LogLevel::kInfo, log_fd_};
+  limits::RecordingStore store_;
+  limits::LimitRegistry registry_{&store_};
+  Configuration configuration_{{}, registry_, clock_, log_};
   std::unique_ptr<ScriptedManagementServer> server_;
   AdsOptions options_;
   // Versions and domains. Written on the client's thread, read after the server has its answer.
@@ -179,7 +197,7 @@ TEST_F(AdsClientTest, AcceptsConfiguration) {
   StartServer();
   StartClient();
   server_->Next();
-  server_->Send(Configuration("7", "eg"));
+  server_->Send(ResponseOf("7", "eg"));
   const DiscoveryRequest accepted = server_->Next();
   EXPECT_EQ(accepted.version_info(), "7");
   EXPECT_EQ(accepted.response_nonce(), "nonce of 7");
@@ -192,15 +210,15 @@ TEST_F(AdsClientTest, RefusesBadConfigurationAndTakesTheNextOne) {
   StartServer();
   StartClient();
   server_->Next();
-  server_->Send(Configuration("1", "eg"));
+  server_->Send(ResponseOf("1", "eg"));
   server_->Next();
-  server_->Send(Configuration("2", "bad"));
+  server_->Send(ResponseOf("2", "bad"));
   const DiscoveryRequest refused = server_->Next();
   EXPECT_EQ(refused.version_info(), "1");
   EXPECT_EQ(refused.response_nonce(), "nonce of 2");
   EXPECT_EQ(refused.error_detail().code(), 3);
   EXPECT_EQ(refused.error_detail().message(), "xds:bad: no such thing");
-  server_->Send(Configuration("3", "eg"));
+  server_->Send(ResponseOf("3", "eg"));
   EXPECT_EQ(server_->Next().version_info(), "3");
   EXPECT_THAT(applied_, ElementsAre("1=eg", "3=eg"));
 }
@@ -209,7 +227,7 @@ TEST_F(AdsClientTest, FirstConfigurationThatIsRefusedIsNone) {
   StartServer();
   StartClient();
   server_->Next();
-  server_->Send(Configuration("1", "bad"));
+  server_->Send(ResponseOf("1", "bad"));
   EXPECT_EQ(server_->Next().version_info(), "");
   EXPECT_FALSE(client_->AwaitConfiguration(milliseconds(0)));
 }
@@ -218,7 +236,7 @@ TEST_F(AdsClientTest, RefusesResponseOfOtherType) {
   StartServer();
   StartClient();
   server_->Next();
-  DiscoveryResponse response = Configuration("1", "eg");
+  DiscoveryResponse response = ResponseOf("1", "eg");
   response.set_type_url("type.googleapis.com/envoy.Cluster");
   server_->Send(response);
   EXPECT_THAT(server_->Next().error_detail().message(),
@@ -229,7 +247,7 @@ TEST_F(AdsClientTest, LongReasonIsCutBetweenCharacters) {
   StartServer();
   StartClient();
   server_->Next();
-  DiscoveryResponse response = Configuration("1", "eg");
+  DiscoveryResponse response = ResponseOf("1", "eg");
   std::string type;
   for (int i = 0; i < 3000; ++i) type += "\u00e4";
   response.mutable_resources(0)->set_type_url(type);
@@ -242,15 +260,35 @@ TEST_F(AdsClientTest, NewStreamAsksForEverythingAgain) {
   StartServer();
   StartClient();
   server_->Next();
-  server_->Send(Configuration("1", "eg"));
+  server_->Send(ResponseOf("1", "eg"));
   server_->Next();
   server_->EndStream();
   const DiscoveryRequest first = server_->Next();
   EXPECT_EQ(first.version_info() + first.response_nonce(), "");
   EXPECT_EQ(first.node().id(), "default");
-  server_->Send(Configuration("1", "other"));
+  server_->Send(ResponseOf("1", "other"));
   EXPECT_EQ(server_->Next().version_info(), "1");
   EXPECT_THAT(applied_, ElementsAre("1=eg", "1=other"));
+}
+
+TEST_F(AdsClientTest, AppliesOtherContentUnderTheNameOfTheVersionInForce) {
+  StartServer();
+  StartClient();
+  server_->Next();
+  server_->Send(ResponseOf("1", "eg", 100));
+  EXPECT_EQ(server_->Next().version_info(), "1");
+  const auto table = registry_.Current();
+  server_->Send(ResponseOf("1", "eg", 100));
+  EXPECT_EQ(server_->Next().version_info(), "1");
+  EXPECT_EQ(registry_.Current(), table) << "the same content changes nothing";
+  server_->Send(ResponseOf("1", "eg", 5));
+  EXPECT_EQ(server_->Next().version_info(), "1");
+  EXPECT_EQ(Permits("eg//k"), 5u);
+  // And under another name: nothing is applied, but the name is known.
+  server_->Send(ResponseOf("2", "eg", 5));
+  EXPECT_EQ(server_->Next().version_info(), "2");
+  EXPECT_EQ(Permits("eg//k"), 5u);
+  EXPECT_EQ(configuration_.Status().version, "2");
 }
 
 TEST_F(AdsClientTest, ConnectsOnceTheServerListens) {
@@ -259,7 +297,7 @@ TEST_F(AdsClientTest, ConnectsOnceTheServerListens) {
   while (LogText().find("xds_disconnected") == std::string::npos) usleep(1000);
   server_ = std::make_unique<ScriptedManagementServer>(options_.server);
   server_->Next();
-  server_->Send(Configuration("1", "eg"));
+  server_->Send(ResponseOf("1", "eg"));
   server_->Next();
   EXPECT_THAT(applied_, ElementsAre("1=eg"));
 }
@@ -277,9 +315,9 @@ TEST_F(AdsClientTest, HoldsBackRepeatedRefusalOfOneVersion) {
   StartServer();
   StartClient();
   server_->Next();
-  server_->Send(Configuration("1", "bad"));
+  server_->Send(ResponseOf("1", "bad"));
   server_->Next();
-  server_->Send(Configuration("1", "bad"));
+  server_->Send(ResponseOf("1", "bad"));
   const auto refusals = [this] {
     const std::string text = LogText();
     const size_t first = text.find("xds_configuration_refused");
@@ -294,7 +332,7 @@ TEST_F(AdsClientTest, LogsWhichFlagLetsLargerMessagesIn) {
   StartServer();
   StartClient();
   server_->Next();
-  server_->Send(Configuration("1", std::string(2000, 'a')));
+  server_->Send(ResponseOf("1", std::string(2000, 'a')));
   server_->Next();  // of the next stream
   EXPECT_THAT(LogText(), HasSubstr("raise --ratelimit_xds_max_bytes (now 1000)"));
 }
@@ -326,7 +364,7 @@ TEST_F(AdsClientTlsTest, ShowsItsCertificate) {
   StartServerWithTls(authority_);
   StartClient();
   server_->Next();
-  server_->Send(Configuration("1", "eg"));
+  server_->Send(ResponseOf("1", "eg"));
   EXPECT_EQ(server_->Next().version_info(), "1");
 }
 
