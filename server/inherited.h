@@ -4,10 +4,12 @@
 #define SLUICE_SERVER_INHERITED_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "common/net/descriptor.h"
+#include "server/envoy/configuration.h"
 #include "server/flags.h"
 #include "server/takeover/port_sockets.h"
 #include "server/takeover/taker.h"
@@ -20,6 +22,8 @@ struct Inherited {
   takeover::PortSockets sockets;
   net::Descriptor state;  // none: none is handed over
   net::Descriptor lock;   // of the folder of the state; may be none
+  // Of the management server. The server begins with it, since the management server may be down.
+  std::optional<envoy::ReceivedTree> rate_limits;
   // To the process that serves; null: there is none.
   std::unique_ptr<takeover::Taker> taker;
 };

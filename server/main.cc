@@ -38,7 +38,6 @@
 #include "server/access/audit_log.h"
 #include "server/client_list.h"
 #include "server/config/reloader.h"
-#include "server/envoy/configuration.h"
 #include "server/envoy/matcher.h"
 #include "server/flags.h"
 #include "server/inherited.h"
@@ -105,7 +104,9 @@ enum class End : uint8_t {
 // All of sluiced. Used by the main thread. `inherited` outlives it, with all sockets.
 class Server {
  public:
-  Server(const Flags& flags, Inherited& inherited) : flags_(flags), inherited_(inherited) {}
+  // `signals` are blocked.
+  Server(const Flags& flags, Inherited& inherited, const sigset_t& signals)
+      : flags_(flags), inherited_(inherited), signals_(signals) {}
   // No member is destroyed while a loop may still use it.
   ~Server() { loops_.Stop(); }
   Server(const Server&) = delete;
@@ -113,10 +114,10 @@ class Server {
 
   // Starts everything, and announces the ports. Returns kDone; an exit code after the reason was
   // printed; or kStopped.
-  int Start(const sigset_t& signals);
+  int Start();
   // Reloads the limits, the clients, the certificates and the token at each SIGHUP, until the
   // server is to stop. `giver` may be null.
-  End AwaitEnd(const sigset_t& signals, takeover::Giver* giver);
+  End AwaitEnd(takeover::Giver* giver);
   // Ends all calls, in order, and stops all threads.
   // Returns the exit code.
   int Drain(End end);
@@ -130,12 +131,13 @@ class Server {
   int LoadLimitsFile(config::Reloader* reloader);
   int CheckLimitsLoad();
   int TakeState();
+  int AwaitRateLimits(RateLimitSource& source);
   int OpenState();
   int OpenStore();
   int OpenRedis();
   limits::FileStatus FileStatus() const;
   int LoadLimits();
-  int LoadRateLimits(const sigset_t& signals);
+  int LoadRateLimits();
   int LoadState();
   int ConfirmLoaded();
   int SaveState();
@@ -147,6 +149,7 @@ class Server {
   const Flags& flags_;
   Inherited& inherited_;
   state::ResumedClock clock_;
+  const sigset_t signals_;
   common::Log log_{clock_, flags_.log_level, STDERR_FILENO};
   common::Metrics metrics_;
   // Bytes: half for the buckets, half for what peers make the server hold.
@@ -175,7 +178,7 @@ class Server {
 
 // ---- Start ----
 
-int Server::Start(const sigset_t& signals) {
+int Server::Start() {
   SetProcessLimits(flags_, log_);
   for (const auto step : {&Server::CheckFiles, &Server::TakeState, &Server::OpenState,
                           &Server::OpenStore, &Server::LoadLimits}) {
@@ -183,7 +186,7 @@ int Server::Start(const sigset_t& signals) {
   }
   use_cases_ = std::make_unique<UseCases>(*store_, *registry_, clock_, log_, metrics_, memory_,
                                           signer_, [this] { return FileStatus(); });
-  if (const int code = LoadRateLimits(signals); code != kDone) return code;
+  if (const int code = LoadRateLimits(); code != kDone) return code;
   if (const int code = LoadState(); code != kDone) return code;
   if (!flags_.in_redis) {
     if (const int code = ConfirmLoaded(); code != kDone) return code;
@@ -269,7 +272,7 @@ void Server::WarnOfOpenAdminPort() {
 }
 
 // Loads the limits once and drops them, so that an error in a file is found while the running
-// process still serves.
+// process still serves. Keeps what a management server sends, which may be down a moment later.
 int Server::CheckLimitsLoad() {
   store::MemoryStore store(clock_, store::MemoryStoreOptions{});
   limits::LimitRegistry registry(&store);
@@ -277,10 +280,35 @@ int Server::CheckLimitsLoad() {
     config::Reloader reloader(flags_.limits, &registry, &clock_);
     if (const int code = LoadLimitsFile(&reloader); code != kDone) return code;
   }
-  if (flags_.ratelimit.path.empty() || flags_.start_without_config) return kDone;
-  const absl::Status loaded =
-      envoy::Configuration(flags_.ratelimit, registry, clock_, log_).Start();
-  return loaded.ok() ? kDone : Fail(kBadInput, loaded.message());
+  if (!flags_.HasRateLimitConfiguration()) return kDone;
+  if (flags_.xds.server.empty() && flags_.start_without_config) return kDone;
+  RateLimitSource source(flags_, registry, clock_, log_);
+  if (const absl::Status status = source.Start(std::nullopt); !status.ok()) {
+    return Fail(kBadInput, status.message());
+  }
+  if (const int code = AwaitRateLimits(source); code != kDone) return code;
+  inherited_.rate_limits = source.Received();
+  return kDone;
+}
+
+// While another process serves, this one waits for a configuration in any case: else the one in
+// force would be lost.
+int Server::AwaitRateLimits(RateLimitSource& source) {
+  takeover::Taker* const taker = inherited_.taker.get();
+  if (flags_.start_without_config && taker == nullptr) return kDone;
+  switch (source.AwaitFirst(signals_, taker != nullptr ? taker->fd() : -1)) {
+    case RateLimitSource::First::kReceived:
+      return kDone;
+    case RateLimitSource::First::kSignal:
+      return kStopped;
+    case RateLimitSource::First::kInput:
+      return Fail(kFailed,
+                  absl::StrCat("--takeover=", flags_.takeover,
+                               ": the running server has ended the takeover, since the management "
+                               "server ",
+                               flags_.xds.server, " sent no configuration in time"));
+  }
+  return kFailed;
 }
 
 // What can fail is done before the running process ends its calls.
@@ -384,13 +412,14 @@ int Server::LoadLimits() {
   return kDone;
 }
 
-int Server::LoadRateLimits(const sigset_t& signals) {
+int Server::LoadRateLimits() {
   if (!flags_.HasRateLimitConfiguration()) return kDone;
   rate_limits_ = std::make_unique<RateLimitSource>(flags_, *registry_, clock_, log_);
-  if (const absl::Status status = rate_limits_->Start(); !status.ok()) {
+  if (const absl::Status status = rate_limits_->Start(std::exchange(inherited_.rate_limits, {}));
+      !status.ok()) {
     return Fail(kBadInput, status.message());
   }
-  return rate_limits_->AwaitFirst(signals) ? kDone : kStopped;
+  return AwaitRateLimits(*rate_limits_);
 }
 
 // The last step before decisions are made.
@@ -467,8 +496,8 @@ void Server::Announce() {
 
 // ---- Run ----
 
-End Server::AwaitEnd(const sigset_t& signals, takeover::Giver* giver) {
-  const net::Descriptor waiting(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+End Server::AwaitEnd(takeover::Giver* giver) {
+  const net::Descriptor waiting(signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK));
   while (true) {
     pollfd inputs[] = {{waiting.get(), POLLIN, 0},
                        {giver != nullptr ? giver->fd() : -1, POLLIN, 0}};
@@ -534,6 +563,7 @@ int Server::Drain(End end) {
 int Server::EndForHandOver() {
   log_.Info("handing_over", {});
   EndCalls(absl::ZeroDuration(), /*leave_sockets=*/true);
+  if (rate_limits_ != nullptr) inherited_.rate_limits = rate_limits_->Received();
   auto written = state::WriteHandedState(
       {clock_, *memory_store_, *registry_, [this] { return signer_.Key(); }});
   if (!written.ok()) {
@@ -578,11 +608,11 @@ int Run(Flags flags, const sigset_t& signals) {
         inherited.sockets, log);
   }
   while (true) {
-    auto server = std::make_unique<Server>(flags, inherited);
-    if (const int code = server->Start(signals); code != kDone) {
+    auto server = std::make_unique<Server>(flags, inherited, signals);
+    if (const int code = server->Start(); code != kDone) {
       return code == kStopped ? kDone : code;
     }
-    const End end = server->AwaitEnd(signals, giver.has_value() ? &*giver : nullptr);
+    const End end = server->AwaitEnd(giver.has_value() ? &*giver : nullptr);
     if (end != End::kHandOver) {
       UnblockSignals(signals);
       if (end == End::kShared) GiveUpFiles(inherited.sockets);

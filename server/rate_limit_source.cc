@@ -1,5 +1,6 @@
 #include "server/rate_limit_source.h"
 
+#include <poll.h>
 #include <time.h>
 
 #include <chrono>
@@ -24,23 +25,26 @@ absl::Status RateLimitSource::CheckFiles(const Flags& flags) {
   return flags.xds.server.empty() ? absl::OkStatus() : envoy::AdsClient::CheckFiles(flags.xds);
 }
 
-absl::Status RateLimitSource::Start() {
+absl::Status RateLimitSource::Start(std::optional<envoy::ReceivedTree> received) {
   absl::Status loaded = configuration_.Start();
+  if (received.has_value()) loaded.Update(configuration_.Apply(*std::move(received)));
   if (!loaded.ok() && !flags_.start_without_config) return loaded;
   configuration_.Watch();
   if (!flags_.xds.server.empty()) server_.Start();
   return absl::OkStatus();
 }
 
-bool RateLimitSource::AwaitFirst(const sigset_t& signals) {
-  if (flags_.xds.server.empty() || flags_.start_without_config) return true;
+RateLimitSource::First RateLimitSource::AwaitFirst(const sigset_t& signals, int fd) {
+  if (flags_.xds.server.empty() || Received().has_value()) return First::kReceived;
   log_.Info("xds_waiting", {{"server", flags_.xds.server}, {"node", flags_.xds.node}});
   while (!server_.AwaitConfiguration(std::chrono::milliseconds(100))) {
     const timespec now{};
     const int signal = sigtimedwait(&signals, nullptr, &now);
-    if (signal == SIGTERM || signal == SIGINT) return false;
+    if (signal == SIGTERM || signal == SIGINT) return First::kSignal;
+    pollfd input{fd, POLLIN, 0};
+    if (poll(&input, 1, 0) > 0) return First::kInput;
   }
-  return true;
+  return First::kReceived;
 }
 
 void RateLimitSource::Reload() { configuration_.Reload().IgnoreError(); }

@@ -5,7 +5,8 @@
 
 #include <signal.h>
 
-#include <memory>
+#include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "common/clock.h"
@@ -29,13 +30,18 @@ class RateLimitSource {
   // Checks the files that the flags name. Before anything is started.
   static absl::Status CheckFiles(const Flags& flags);
 
-  // Loads the files, or connects to the management server. An error of the files is none with
-  // --ratelimit_start_without_config: they are loaded when they have been mended.
-  absl::Status Start();
-  // Waits for the management server's first configuration, unless
-  // --ratelimit_start_without_config. Returns false if SIGTERM or SIGINT, of `signals`, came
-  // before.
-  bool AwaitFirst(const sigset_t& signals);
+  // Loads the files, or begins with `received`, if any, and connects to the management server. An
+  // error of the files is none with --ratelimit_start_without_config: they are loaded when they
+  // have been mended.
+  absl::Status Start(std::optional<envoy::ReceivedTree> received);
+
+  enum class First : uint8_t {
+    kReceived,  // or files are used
+    kSignal,    // SIGTERM or SIGINT
+    kInput,     // `fd` has input, or was closed by the peer
+  };
+  // Waits for the management server's first configuration, or what comes before. `fd` may be -1.
+  First AwaitFirst(const sigset_t& signals, int fd);
   // Loads the files, or the overrides, again.
   void Reload();
   // Nothing changes any more. Idempotent.
@@ -43,6 +49,8 @@ class RateLimitSource {
 
   // Thread-safe.
   limits::FileStatus Status() const { return configuration_.Status(); }
+  // The configuration of the management server that is in force.
+  std::optional<envoy::ReceivedTree> Received() const { return configuration_.Received(); }
 
  private:
   const Flags& flags_;

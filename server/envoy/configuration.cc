@@ -105,6 +105,11 @@ limits::FileStatus Configuration::Status() const {
   return status_;
 }
 
+std::optional<ReceivedTree> Configuration::Received() const {
+  common::MutexLock reload(&reload_mu_);
+  return received_;
+}
+
 absl::Status Configuration::ReadOverrides() {
   if (options_.overrides.empty()) {
     overrides_.all = options_.counting;

@@ -56,6 +56,8 @@ class Configuration {
   absl::Status Apply(ReceivedTree received);
 
   limits::FileStatus Status() const;
+  // The last one that Apply put in force.
+  std::optional<ReceivedTree> Received() const;
 
  private:
   absl::Status ReadOverrides() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mu_);
@@ -73,7 +75,7 @@ class Configuration {
   common::Log& log_;
 
   // Held over a whole reload, so that of two reloads the one that read later wins.
-  common::Mutex reload_mu_;
+  mutable common::Mutex reload_mu_;
   Overrides overrides_ ABSL_GUARDED_BY(reload_mu_);
   std::string overrides_version_ ABSL_GUARDED_BY(reload_mu_);
   // The last one of Apply, for other overrides.

@@ -31,6 +31,8 @@ class Taker {
 
   // Of the process that serves.
   PortSockets& ports() { return ports_; }
+  // Has input, or is closed by the peer, if the process that serves ends the takeover.
+  int fd() const { return link_.fd(); }
 
   struct State {
     net::Descriptor file;

@@ -18,6 +18,7 @@
 #include "server/state/state_file.h"
 #include "server/takeover/link.h"
 #include "tests/integration/server/takeover_test.h"
+#include "tests/support/management_server.h"
 
 namespace sluice::testing {
 namespace {
@@ -358,6 +359,106 @@ TEST_F(StepsTest, TheNewServerRefusesADamagedState) {
     EXPECT_TRUE(link->Send(Kind::kState, {}, descriptors).ok());
     EXPECT_EQ(Fails(*next, sealed ? "its checksum is wrong" : "it can still be changed"), 1);
   }
+}
+
+// ---- Limits of a management server, which is down in the middle.
+
+class XdsStepsTest : public StepsTest {
+ protected:
+  XdsStepsTest() { StartManagementServer(); }
+  ~XdsStepsTest() override { StopManagementServer(); }
+
+  void StartManagementServer() {
+    management_ = std::make_unique<ScriptedManagementServer>(address());
+    management_->SendToAll(ResponseOf("1", "eg", 1000));
+  }
+  void StopManagementServer() {
+    management_.reset();
+    unlink(files_.Path("xds").c_str());
+  }
+  std::string address() const { return "unix:" + files_.Path("xds"); }
+  std::vector<std::string> WithXds() const {
+    return {"--ratelimit_xds=" + address(), "--state_dir=" + files_.Path("state")};
+  }
+  void ExpectServes(int64_t remaining) {
+    EXPECT_EQ(Remaining("daily", "k"), remaining);
+    grpc::ClientContext context;
+    v1::GetLimitRequest request;
+    request.set_name("eg//k");
+    v1::Limit response;
+    const grpc::Status status = admin_->GetLimit(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.rate().permits(), 1000u);
+  }
+
+  std::unique_ptr<ScriptedManagementServer> management_;
+};
+
+TEST_F(XdsStepsTest, TheOldServerServesUntilTheNewOneHasAConfiguration) {
+  StartFirst(WithXds());
+  ASSERT_TRUE(Granted("daily", "k", 10));
+  StopManagementServer();
+  // Also one that may start without a configuration.
+  for (const char* flag : {"--drain_notice=0s", "--ratelimit_start_without_config"}) {
+    std::vector<std::string> flags = WithXds();
+    flags.push_back(flag);
+    std::unique_ptr<ServerProcess> next = StartNew(flags, /*in_background=*/true);
+    EXPECT_TRUE(next->Logs({"event=xds_waiting"}));
+    ExpectServes(90);
+    next->Signal(SIGTERM);
+    EXPECT_EQ(next->WaitForExit(), 0) << next->log();
+    EXPECT_TRUE(server_->Logs({"event=takeover_refused"}));
+    ExpectServes(90);
+  }
+  std::unique_ptr<ServerProcess> next = StartNew(WithXds(), /*in_background=*/true);
+  EXPECT_TRUE(next->Logs({"event=xds_waiting"}));
+  StartManagementServer();
+  next->ReadUntilReady();
+  ASSERT_TRUE(next->ready()) << next->log();
+  EXPECT_EQ(server_->WaitForExit(), 0) << server_->log();
+  UseServer(std::move(next));
+  ExpectServes(90);
+}
+
+TEST_F(XdsStepsTest, TheNewServerThatWaitsEndsWithTheOldOne) {
+  StartFirst(WithXds());
+  StopManagementServer();
+  const std::unique_ptr<ServerProcess> next = StartNew(WithXds(), /*in_background=*/true);
+  EXPECT_TRUE(next->Logs({"event=xds_waiting"}));
+  server_->Kill();
+  EXPECT_EQ(Fails(*next, "the running server has ended the takeover"), 1);
+}
+
+TEST_F(XdsStepsTest, TheNewServerServesIfTheManagementServerIsDownByThen) {
+  StartFirst();
+  ASSERT_TRUE(Granted("daily", "k", 10));
+  Taken taken = TakeAll();
+  std::optional<Link> link;
+  auto next = StartAfter(taken, &link, WithXds());
+  StopManagementServer();
+  SendState(*link, taken);
+  EXPECT_TRUE(link->Send(Kind::kYours).ok());
+  next->ReadUntilReady();
+  ASSERT_TRUE(next->ready()) << next->log();
+  UseServer(std::move(next));
+  ExpectServes(90);
+}
+
+TEST_F(XdsStepsTest, TheOldServerGoesOnIfTheManagementServerIsDownByThen) {
+  StartFirst(WithXds());
+  ASSERT_TRUE(Granted("daily", "k", 10));
+  {
+    Link link = Connect();
+    TakeOffer(link);
+    TakeState(link);
+    StopManagementServer();
+  }
+  EXPECT_TRUE(server_->Logs({"event=takeover_refused"}));
+  ExpectServes(90);
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(server_->WaitForExit(), 0) << server_->log();
+  StartFirst({"--state_dir=" + files_.Path("state")});
+  EXPECT_EQ(Remaining("daily", "k"), 90);
 }
 
 }  // namespace
