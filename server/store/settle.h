@@ -6,7 +6,8 @@
 //   charges [{api, user:1, 5}, {bulk, user:1, 5}]; api and bulk charge `overall`, which took 10
 //   settle api 3, bulk 9:  api gets back 2; bulk and overall are charged: 4, and 12 - 10 = 2
 // A bucket counts at most what the buckets that charge it counted of their excess, as with forced
-// acquisitions (ForcedShares).
+// acquisitions (ForcedShares). That holds for all settlements together: with `more`, the excess of
+// one charge may reach `overall` only later, when another takes as much as it had asked for.
 //
 // A last settlement also ends the slots of the acquisition. An acquisition without settle_within
 // has no account. It is settled as long as it holds slots: if actuals are named it gets an account,
@@ -86,12 +87,15 @@ class Settling {
   // One charge. `own`: of what its own request named, without the charges in its set.
   struct Part {
     std::optional<algorithm::Estimate> estimate;
+    bool known = false;       // whether own_before is: slots have no account, and always take `own`
     uint64_t own = 0;         // as granted
     uint64_t own_before = 0;  // actual, as it was settled last; 0: it was not
     uint64_t own_taken = 0;
     uint64_t own_actual = 0;
     uint64_t actual = 0;  // of the bucket
-    uint64_t counted = 0;
+    // Of its own excess, what its bucket did not count: in this settlement, and in all of them.
+    uint64_t forgiven_now = 0;
+    uint64_t forgiven = 0;
   };
 
   uint16_t ChargedBy(size_t i) const {
@@ -179,8 +183,13 @@ class Settling {
     ForEachOf(i, [&](const Part& by) {
       part.own -= std::min(part.own, by.own);
       part.own_before -= std::min(part.own_before, by.own_before);
-      known &= by.estimate.has_value();
+      known &= by.known;
     });
+    part.known = part.estimate.has_value();
+    if (!part.known && i < buckets_.size() && IsSlots(i)) {
+      part.known = true;
+      part.own_before = part.own;
+    }
     // A limit that charged it was deleted since, so part of what is left may be that limit's.
     if (!known) part.own_before = std::min(part.own_before, part.own);
     part.own_taken = std::max(part.own, part.own_before);
@@ -195,23 +204,32 @@ class Settling {
 
   void Carry(size_t i) {
     Part& part = parts_[i];
-    if (!part.estimate.has_value()) {
-      // Its limit is new or deleted, so it forgives nothing that another limit's bucket may count.
-      part.counted = part.own_actual;
-      return;
-    }
-    const uint64_t so_far = part.estimate->asked_so_far();
-    uint64_t share = part.actual > so_far ? part.actual - so_far : 0;
+    // Its limit is new or deleted, so it forgives nothing that another limit's bucket may count.
+    if (!part.estimate.has_value()) return;
+    const algorithm::Estimate& before = *part.estimate;
+    const uint64_t so_far = before.asked_so_far();
+    const uint64_t excess = Excess(part.actual, before.asked);
+    uint64_t share = Excess(part.actual, so_far);
+    uint64_t share_of_all = excess;
     ForEachOf(i, [&](const Part& by) {
-      const uint64_t excess = by.own_actual > by.own_taken ? by.own_actual - by.own_taken : 0;
-      share -= std::min(share, excess - std::min(excess, by.counted));
+      share -= std::min(share, by.forgiven_now);
+      share_of_all -= std::min(share_of_all, by.forgiven);
     });
-    part.counted = buckets_[i].Settle(operation_->receipt_id,
-                                      {.actual = part.actual,
-                                       .share = share,
-                                       .max_owed = MaxOwed(*operation_->charges[i].rule),
-                                       .more = operation_->more},
-                                      now_ns_);
+    // Until it is closed, nothing was given back: what was changed was charged.
+    share = std::min(share, Excess(share_of_all, before.changed));
+    const uint64_t counted = buckets_[i].Settle(operation_->receipt_id,
+                                                {.actual = part.actual,
+                                                 .share = share,
+                                                 .max_owed = MaxOwed(*operation_->charges[i].rule),
+                                                 .more = operation_->more},
+                                                now_ns_);
+    const uint64_t charged = before.changed + counted;
+    part.forgiven_now = Excess(Excess(part.own_actual, part.own_taken), counted);
+    part.forgiven =
+        std::min(Excess(Excess(part.own_actual, part.own), charged), Excess(excess, charged));
+  }
+  static uint64_t Excess(uint64_t permits, uint64_t over) {
+    return permits - std::min(permits, over);
   }
 
   // Returns whether it was settled after its end.

@@ -234,6 +234,54 @@ TEST_P(SettleSeveralContractTest, EndsSlotsAndSettlesRatesThatWereNoEstimate) {
   EXPECT_EQ(settle(fifth, 1, false), SettleOutcome::kRefunded);
 }
 
+// With `more`, the excess of a child may reach the parent later.
+TEST_P(SettleSeveralContractTest, ParentForgivesLaterWhatItsChildForgaveBefore) {
+  const RulePtr child = Register(1, algorithm::MakeTokenBucket({5, 24 * kHour}, 5, 0), false, 1);
+  const RulePtr other = Register(2, algorithm::MakeTokenBucket({10, 24 * kHour}, 10, 0), false, 5);
+  const RulePtr parent =
+      Register(3, algorithm::MakeTokenBucket({100, 24 * kHour}, 100, 0), false, 50);
+  const std::vector<Charge> charges = {
+      {child.get(), "k", 5}, {other.get(), "k", 5}, {parent.get(), "", 10}};
+  const std::vector<uint16_t> by = {0, 0, 3};
+  const Acquired estimate =
+      Acquire(store(), charges, {.charged_by = by, .settle_within_ns = kHour});
+  ASSERT_TRUE(estimate.granted());
+  Settled settled = Settle(store(), estimate.receipt_id, charges, {8, 2, kAsTaken},
+                           {.more = true, .charged_by = by});
+  ASSERT_EQ(settled.outcome, SettleOutcome::kSettled);
+  EXPECT_TRUE(Changed(settled.permits[0], 0, 1, 2));
+  EXPECT_EQ(Remaining(*parent, ""), 90);
+  // The parent's excess is the child's 3, of which the child counted 1.
+  settled = Settle(store(), estimate.receipt_id, charges, {8, 5, kAsTaken}, {.charged_by = by});
+  EXPECT_EQ(settled.outcome, SettleOutcome::kSettled);
+  EXPECT_TRUE(Changed(settled.permits[1], 0, 0, 0));
+  EXPECT_TRUE(Changed(settled.permits[2], 0, 1, 2)) << settled.permits[2].charged;
+  EXPECT_EQ(Remaining(*parent, ""), 89);
+}
+
+TEST_P(SettleSeveralContractTest, ParentOfSlotsKeepsWhatMoreHasSettled) {
+  const RulePtr slots = Register(1, algorithm::MakeConcurrency(2, kHour));
+  const RulePtr child = Register(2, algorithm::MakeTokenBucket({20, 24 * kHour}, 20, 0));
+  const RulePtr parent = Register(3, algorithm::MakeTokenBucket({100, 24 * kHour}, 100, 0));
+  // The request named 2 permits of the parent itself.
+  const std::vector<Charge> charges = {
+      {slots.get(), "k", 1}, {child.get(), "k", 2}, {parent.get(), "", 5}};
+  const std::vector<uint16_t> by = {0, 0, 3};
+  const Acquired estimate =
+      Acquire(store(), charges, {.charged_by = by, .settle_within_ns = kHour});
+  ASSERT_TRUE(estimate.granted());
+  const auto more = [&](uint64_t of_child, uint64_t of_parent) {
+    return Settle(store(), estimate.receipt_id, charges, {kAsTaken, of_child, of_parent},
+                  {.more = true, .charged_by = by})
+        .outcome;
+  };
+  EXPECT_EQ(more(5, 4), SettleOutcome::kSettled);
+  EXPECT_EQ(Remaining(*parent, ""), 90);
+  EXPECT_EQ(more(6, kAsTaken), SettleOutcome::kSettled);
+  EXPECT_EQ(Remaining(*parent, ""), 89);
+  EXPECT_EQ(more(6, 3), SettleOutcome::kActualDecreased);
+}
+
 TEST_P(SettleSeveralContractTest, RepeatedGrantIsWorthNothingWithoutItsSlots) {
   const RulePtr slots = Register(1, algorithm::MakeConcurrency(2, 30 * kSecond));
   const std::vector<Charge> charges = {{slots.get(), "k", 1}};

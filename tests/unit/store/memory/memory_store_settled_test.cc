@@ -243,16 +243,17 @@ class History {
     const bool late = settled.outcome == SettleOutcome::kLate;
     RC_ASSERT(late || settled.outcome == SettleOutcome::kSettled);
     const uint64_t number = ++debits_;
+    // In all settlements: with `more`, the parent may count later what a child counted before.
     uint64_t by_children = 0;
     for (size_t c = 0; c < of_.size(); ++c) {
       const size_t i = of_[c];
       Limit& limit = limits_[i];
-      const uint64_t charged = settled.permits[c].charged_now;
-      if (charged > 0) limit.counted[number] = {clock_.NowNs(), charged};
-      if (i == kParent) RC_ASSERT(charged <= by_children);
-      if (i != kParent) by_children += charged;
+      const SettledPermits& change = settled.permits[c];
+      if (change.charged_now > 0) limit.counted[number] = {clock_.NowNs(), change.charged_now};
+      if (i == kParent) RC_ASSERT(change.charged <= by_children);
+      if (i != kParent) by_children += change.charged;
       if (late || more) {
-        RC_ASSERT(settled.permits[c].given_back_now == 0u);
+        RC_ASSERT(change.given_back_now == 0u);
       } else {
         uint64_t& permits = limit.counted[*id].permits;
         permits = std::min(permits, actual[i]);
