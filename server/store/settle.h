@@ -35,16 +35,28 @@ namespace sluice::store {
 template <OpenForDecision Bucket>
 class Settling {
  public:
-  Settling(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns)
+  Settling(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns,
+           OverflowPolicy overflow = OverflowPolicy::kDeny)
       : operation_(operation),
         buckets_(buckets),
         charges_(buckets.size() + operation->deleted.size()),
-        now_ns_(now_ns) {
+        now_ns_(now_ns),
+        overflow_(overflow) {
     std::iota(order_.begin(), order_.end(), uint8_t{0});
     // The sets are transitive, so a charge has more of them than each of those in its set.
     std::stable_sort(order_.begin(), order_.begin() + charges_, [&](uint8_t a, uint8_t b) {
       return std::popcount(ChargedBy(a)) < std::popcount(ChargedBy(b));
     });
+  }
+
+  // Whether it can charge what the work took only if missing buckets of rates are made: they were
+  // full again, and so were dropped.
+  bool NeedsMissingBuckets() {
+    if (operation_->estimate || !NamesActual()) return false;
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      if (buckets_[i].missing() && !IsSlots(i)) return FindHolds();
+    }
+    return false;
   }
 
   // Settles it, and writes all results but the outcome, which it returns.
@@ -157,12 +169,17 @@ class Settling {
     return std::any_of(operation_->actual, operation_->actual + charges_,
                        [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });
   }
-  // Begins an account in each bucket of a rate that has a receipt of it, as far as that can be
-  // known. Returns false, and begins none, if there is no room for all.
+  // Begins an account in each bucket of a rate. Returns false, and begins none, if there is no room
+  // for all. A bucket that found no room is full: it needs no account unless it is charged more.
   bool BeginAccounts() {
+    for (const size_t i : Order()) Resolve(i);
     for (size_t i = 0; i < buckets_.size(); ++i) {
-      if (IsSlots(i) || buckets_[i].missing()) continue;
-      if (!buckets_[i].HasRoomForEstimate(now_ns_)) return false;
+      if (IsSlots(i)) continue;
+      const bool room = buckets_[i].missing()
+                            ? overflow_ == OverflowPolicy::kAllow ||
+                                  parts_[i].actual <= operation_->charges[i].permits
+                            : buckets_[i].HasRoomForEstimate(now_ns_);
+      if (!room) return false;
     }
     for (size_t i = 0; i < buckets_.size(); ++i) {
       if (IsSlots(i) || buckets_[i].missing()) continue;
@@ -258,6 +275,7 @@ class Settling {
   const absl::Span<Bucket> buckets_;
   const size_t charges_;  // with those of deleted limits, which are behind the others
   const int64_t now_ns_;
+  const OverflowPolicy overflow_;
   std::array<uint8_t, common::bounds::kMaxCharges> order_;
   std::array<Part, common::bounds::kMaxCharges> parts_;
   std::array<bool, common::bounds::kMaxCharges> held_ = {};
@@ -275,8 +293,14 @@ inline SettleOutcome OutcomeOfUsed(const SettleOperation& operation, bool settle
 }
 
 template <OpenForDecision Bucket>
-SettleOutcome Settle(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns) {
-  return Settling<Bucket>(operation, buckets, now_ns).Settle();
+SettleOutcome Settle(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns,
+                     OverflowPolicy overflow = OverflowPolicy::kDeny) {
+  return Settling<Bucket>(operation, buckets, now_ns, overflow).Settle();
+}
+
+template <OpenForDecision Bucket>
+bool NeedsMissingBuckets(SettleOperation* operation, absl::Span<Bucket> buckets, int64_t now_ns) {
+  return Settling<Bucket>(operation, buckets, now_ns).NeedsMissingBuckets();
 }
 
 }  // namespace sluice::store

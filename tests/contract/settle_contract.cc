@@ -282,6 +282,31 @@ TEST_P(SettleSeveralContractTest, ParentOfSlotsKeepsWhatMoreHasSettled) {
   EXPECT_EQ(more(6, 3), SettleOutcome::kActualDecreased);
 }
 
+TEST_P(SettleSeveralContractTest, ChargesTheExcessToARateThatIsFullAgain) {
+  const algorithm::Rate rate{10, kSecond};
+  const RulePtr slots = Register(1, algorithm::MakeConcurrency(10, kHour));
+  for (const RulePtr& rule : {Register(2, algorithm::MakeTokenBucket(rate, 10, 0), false, 5),
+                              Register(3, algorithm::MakeSlidingLog(rate), false, 5),
+                              Register(4, algorithm::MakeSlidingWindow(rate, 4), false, 5),
+                              Register(5, algorithm::MakeFixedWindow(rate, 0), false, 5)}) {
+    SCOPED_TRACE(rule->limit_name);
+    const std::vector<Charge> charges = {{slots.get(), "k", 1}, {rule.get(), "k", 6}};
+    const Acquired taken = Acquire(store(), charges, {.want_receipt = true});
+    ASSERT_TRUE(taken.granted());
+    Advance(10 * kSecond);
+    // A full bucket is the same as none, so it may be dropped.
+    for (int n = 0; n < 1000; ++n) store().Maintain();
+    for (int i = 0; i < 2; ++i) {
+      const Settled settled =
+          Settle(store(), taken.receipt_id, charges, {kAsTaken, 9}, {.estimate = false});
+      EXPECT_EQ(settled.outcome, SettleOutcome::kSettled);
+      EXPECT_TRUE(Changed(settled.permits[1], 0, 3, 0)) << settled.permits[1].charged;
+    }
+    EXPECT_EQ(Remaining(*rule, "k"), 7);
+    EXPECT_EQ(Remaining(*slots, "k"), 10);
+  }
+}
+
 TEST_P(SettleSeveralContractTest, RepeatedGrantIsWorthNothingWithoutItsSlots) {
   const RulePtr slots = Register(1, algorithm::MakeConcurrency(2, 30 * kSecond));
   const std::vector<Charge> charges = {{slots.get(), "k", 1}};

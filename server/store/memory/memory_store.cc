@@ -582,19 +582,23 @@ std::optional<SettleOutcome> MemoryStore::SettleNow(SettleOperation* operation, 
   EpochGuard guard(index_.epochs());
   Buckets buckets = BucketsOf(operation->charges);
   int64_t at_ns = 0;
-  switch (LockAndOpen(absl::MakeSpan(buckets), /*create=*/false, clock_.NowNs(), work, &at_ns)) {
-    case Opened::kOpen:
-      break;
-    case Opened::kStaleRule:
-      return SettleOutcome::kStaleRule;
-    case Opened::kHasDue:
-    case Opened::kTooManyNew:  // it makes none
-    case Opened::kShareUsedUp:
-      return std::nullopt;
+  for (bool create = false;; create = true) {
+    switch (LockAndOpen(absl::MakeSpan(buckets), create, clock_.NowNs(), work, &at_ns)) {
+      case Opened::kOpen:
+        break;
+      case Opened::kStaleRule:
+        return SettleOutcome::kStaleRule;
+      case Opened::kHasDue:
+      case Opened::kTooManyNew:  // what it makes has no maker
+      case Opened::kShareUsedUp:
+        return std::nullopt;
+    }
+    if (create || !NeedsMissingBuckets(operation, absl::MakeSpan(buckets), at_ns)) break;
+    UnlockAll(absl::MakeSpan(buckets), at_ns);
   }
   for (const LockedBucket& bucket : buckets) work.budget->Note(bucket.DecisionSteps());
   const uint64_t receipt_id = operation->receipt_id;
-  SettleOutcome outcome = store::Settle(operation, absl::MakeSpan(buckets), at_ns);
+  SettleOutcome outcome = store::Settle(operation, absl::MakeSpan(buckets), at_ns, overflow_);
   if (!operation->estimate) {
     // Under the buckets' locks, as in RefundBuckets.
     if (outcome == SettleOutcome::kSettled) settled_receipts_.Add(receipt_id);
