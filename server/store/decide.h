@@ -53,8 +53,9 @@ concept OpenForDecision = requires(
   { bucket.CancelBooking(now_ns, number) } -> std::same_as<bool>;
   { view.FindBooking(now_ns, number, &booking, &now_ns) } -> std::same_as<bool>;
   { view.bookings() } -> std::same_as<size_t>;
-  // A bound on bookings is reached.
+  // A bound on bookings is reached, if there are so many more than it has; no argument: 0.
   { view.BookingsFull() } -> std::same_as<bool>;
+  { view.BookingsFull(size_t{}) } -> std::same_as<bool>;
   { view.NextGrantTimeNs() } -> std::same_as<int64_t>;
   { view.LastGrantTimeNs() } -> std::same_as<int64_t>;
   { bucket.HasRoomForEstimate(now_ns) } -> std::same_as<bool>;

@@ -5,6 +5,9 @@
 // earliest moment at which it fits. Within a set of buckets the order of receipts is kept: a
 // reservation is booked neither before the one booked before it here nor before a booking of an
 // older receipt that was not taken out (KeptBookings).
+//
+// The bounds on bookings are for new ones. What was booked keeps its room, also if the bucket, its
+// limit or the store has reached a bound since; other bookings find what that leaves.
 #ifndef SLUICE_SERVER_STORE_REBOOK_H_
 #define SLUICE_SERVER_STORE_REBOOK_H_
 
@@ -66,6 +69,8 @@ struct RebookItem {
   absl::InlinedVector<uint32_t, 4> buckets;
 
   // Written by Rebook.
+  // A bit for each charge whose bucket had a booking of it.
+  uint32_t booked = 0;
   Rebooking::Outcome outcome = Rebooking::Outcome::kPending;
   int64_t grant_time_ns = 0;   // kBooked
   int64_t retry_after_ns = 0;  // kDenied
@@ -83,30 +88,37 @@ inline void WriteOutcomes(absl::Span<const RebookItem> items, int64_t now_ns) {
 }
 
 // Takes out the bookings of the items, and refunds those that were taken since under parameters
-// that no longer hold. Returns which items were taken out.
+// that no longer hold. Returns which items were taken out. `awaited`: by bucket, how many bookings
+// were.
 template <OpenForDecision Bucket>
-std::vector<bool> TakeOut(absl::Span<const RebookItem> items, absl::Span<Bucket> buckets,
-                          int64_t now_ns) {
+std::vector<bool> TakeOut(absl::Span<RebookItem> items, absl::Span<Bucket> buckets, int64_t now_ns,
+                          absl::Span<size_t> awaited) {
   std::vector<bool> taken_out(items.size());
   // The last first: that is the quickest order if all bookings of a bucket go.
   for (size_t i = items.size(); i-- > 0;) {
-    const Rebooking& asked = *items[i].asked;
-    for (const uint32_t index : items[i].buckets) {
-      Bucket& bucket = buckets[index];
+    RebookItem& item = items[i];
+    const Rebooking& asked = *item.asked;
+    item.booked = 0;
+    for (size_t c = 0; c < item.buckets.size(); ++c) {
+      Bucket& bucket = buckets[item.buckets[c]];
       if (bucket.missing()) continue;
-      const bool out = asked.grant_time_ns > now_ns
-                           ? bucket.CancelBooking(asked.grant_time_ns, asked.receipt_id)
-                           : bucket.Refund(asked.receipt_id, now_ns).has_value();
-      if (out) taken_out[i] = true;
+      if (asked.grant_time_ns <= now_ns) {
+        if (bucket.Refund(asked.receipt_id, now_ns).has_value()) taken_out[i] = true;
+      } else if (bucket.CancelBooking(asked.grant_time_ns, asked.receipt_id)) {
+        taken_out[i] = true;
+        item.booked |= 1u << c;
+        ++awaited[item.buckets[c]];
+      }
     }
   }
   return taken_out;
 }
 
 // Books or takes one item at the earliest moment from from_ns on, unless that is past its until_ns.
+// `awaited`: as of TakeOut, of this item and those that follow.
 template <OpenForDecision Bucket>
 void PlaceItem(RebookItem* item, absl::Span<Bucket> buckets, int64_t from_ns, int64_t now_ns,
-               OverflowPolicy overflow) {
+               OverflowPolicy overflow, absl::Span<size_t> awaited) {
   const Rebooking& asked = *item->asked;
   const absl::Span<const Charge> charges = asked.charges;
   const auto bucket_of = [&](size_t c) -> Bucket& { return buckets[item->buckets[c]]; };
@@ -140,9 +152,13 @@ void PlaceItem(RebookItem* item, absl::Span<Bucket> buckets, int64_t from_ns, in
     return deny(never ? grant_time_ns : grant_time_ns - std::max(asked.until_ns, now_ns),
                 Reason::kNotEnough);
   }
-  // A reservation that was taken meanwhile was not among the bookings, so there may be no room.
+  // A reservation that was taken meanwhile, or did not charge this bucket, was not among its
+  // bookings, so there may be no room.
+  const auto full = [&](size_t c) {
+    return ((item->booked >> c) & 1) == 0 && bucket_of(c).BookingsFull(awaited[item->buckets[c]]);
+  };
   for (const size_t c : enforced.indexes()) {
-    if (grant_time_ns > now_ns && bucket_of(c).BookingsFull()) {
+    if (grant_time_ns > now_ns && full(c)) {
       const int64_t next_ns =
           bucket_of(c).bookings() != 0 ? bucket_of(c).NextGrantTimeNs() - now_ns : 0;
       return deny(next_ns > 0 ? next_ns : kOverflowRetryNs, Reason::kWaitingBound);
@@ -153,9 +169,7 @@ void PlaceItem(RebookItem* item, absl::Span<Bucket> buckets, int64_t from_ns, in
   for (size_t c = 0; c < charges.size(); ++c) {
     Bucket& bucket = bucket_of(c);
     if (bucket.missing()) continue;
-    if (charges[c].rule->shadow && (!enforced.FitsAt(c, grant_time_ns) || bucket.BookingsFull())) {
-      continue;
-    }
+    if (charges[c].rule->shadow && (!enforced.FitsAt(c, grant_time_ns) || full(c))) continue;
     if (grant_time_ns > now_ns) {
       bucket.Book({grant_time_ns, charges[c].permits, asked.receipt_id, item->set}, now_ns);
     } else {
@@ -168,7 +182,9 @@ void PlaceItem(RebookItem* item, absl::Span<Bucket> buckets, int64_t from_ns, in
 template <OpenForDecision Bucket>
 void Rebook(absl::Span<RebookItem> items, absl::Span<Bucket> buckets, int64_t now_ns,
             OverflowPolicy overflow = OverflowPolicy::kDeny) {
-  const std::vector<bool> taken_out = TakeOut<Bucket>(items, buckets, now_ns);
+  std::vector<size_t> awaited(buckets.size());
+  const std::vector<bool> taken_out =
+      TakeOut<Bucket>(items, buckets, now_ns, absl::MakeSpan(awaited));
   KeptBookings kept;
   for (size_t i = 0; i < items.size(); ++i) {
     if (taken_out[i]) kept.Follow(items[i].set);
@@ -188,7 +204,10 @@ void Rebook(absl::Span<RebookItem> items, absl::Span<Bucket> buckets, int64_t no
     if (const auto last = last_of_set.find(item.set); last != last_of_set.end()) {
       from_ns = std::max(from_ns, last->second);
     }
-    PlaceItem(&item, buckets, from_ns, now_ns, overflow);
+    PlaceItem(&item, buckets, from_ns, now_ns, overflow, absl::MakeSpan(awaited));
+    for (size_t c = 0; c < item.buckets.size(); ++c) {
+      awaited[item.buckets[c]] -= (item.booked >> c) & 1;
+    }
     if (item.outcome == Rebooking::Outcome::kBooked) last_of_set[item.set] = item.grant_time_ns;
   }
 }

@@ -226,11 +226,11 @@ class LockedBucket {
 
   size_t bookings() const { return missing() || Record::IsPlain(word_) ? 0 : state().bookings(); }
   // Whether this bucket, its limit or the store has the most bookings that it may have, or there is
-  // no room for more.
-  bool BookingsFull() const {
+  // no room for more. `more`: bookings that are to be counted beside its own.
+  bool BookingsFull(size_t more = 0) const {
     // The totals do not know yet what has changed since the bucket was locked.
-    const uint64_t since = changed_ ? bookings() - before_.bookings : 0;
-    return bookings() >= common::bounds::kMaxBookingsPerBucket ||
+    const uint64_t since = more + (changed_ ? bookings() - before_.bookings : 0);
+    return bookings() + more >= common::bounds::kMaxBookingsPerBucket ||
            index_->bookings_of_limit(*rule_) + since >= index_->bookings_left(since) || Full();
   }
   // REQUIRES: bookings() != 0.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/algorithm/parameters.h"
+#include "server/store/rebook.h"
 
 namespace sluice::store {
 namespace {
@@ -105,7 +106,10 @@ class SlotBucket {
     return true;
   }
   size_t bookings() const { return bookings_.size(); }
-  bool BookingsFull() const { return bookings_.size() >= max_bookings; }
+  bool BookingsFull(size_t more = 0) const { return bookings_.size() + more >= max_bookings; }
+  void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit) const {
+    for (const Booking& one : bookings_) visit(one);
+  }
   int64_t NextGrantTimeNs() const {
     return std::min_element(bookings_.begin(), bookings_.end(), Before)->grant_time_ns;
   }
@@ -191,6 +195,28 @@ class Scene {
     const std::vector<Charge> charges = ChargesOf(permits);
     Fold(now_ns);
     return Move(decided.of.receipt_id, charges, Open(permits.size()), now_ns, booked_ns);
+  }
+
+  // Books them again, in this order. Each has one permit of the first bucket.
+  std::vector<Rebooking> BookAgain(const std::vector<Decided>& all, int64_t now_ns) {
+    const std::vector<Charge> charges = ChargesOf({1});
+    std::vector<Rebooking> asked(all.size());
+    std::vector<ChargeResult> results(all.size());
+    std::vector<RebookItem> items(all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      asked[i].receipt_id = all[i].of.receipt_id;
+      asked[i].charges = charges;
+      asked[i].results = &results[i];
+      asked[i].grant_time_ns = all[i].of.now_ns + all[i].of.wait_ns;
+      asked[i].until_ns = now_ns + 1000;
+      items[i].asked = &asked[i];
+      items[i].set = 1;
+      items[i].buckets = {0};
+    }
+    Fold(now_ns);
+    Rebook(absl::MakeSpan(items), Open(1), now_ns);
+    WriteOutcomes(items, now_ns);
+    return asked;
   }
 
   void MakeShadow(size_t bucket) { rules_[bucket].shadow = true; }
@@ -349,6 +375,39 @@ TEST(MoveTest, NeverOvertakesAnEarlierBookingOfItsSet) {
   ASSERT_EQ(booked_ns, 130);
   EXPECT_EQ(scene.MoveUp(third, {1}, 102, &booked_ns), MoveOutcome::kStays);
   EXPECT_EQ(booked_ns, 130);
+}
+
+// Other limits' bookings count for the bound, so it may have been reached since.
+TEST(RebookTest, RebookingDeniesNoneThatWasBookedAndStillFits) {
+  Scene scene({1});
+  ASSERT_TRUE(scene.Ask({1}, 100).granted);
+  std::vector<Scene::Decided> booked;
+  for (int i = 0; i < 3; ++i) booked.push_back(scene.Ask({1}, 100, 1000));
+  scene.buckets[0].max_bookings = 1;
+  const std::vector<Rebooking> rebooked = scene.BookAgain(booked, 101);
+  for (size_t i = 0; i < booked.size(); ++i) {
+    EXPECT_EQ(rebooked[i].outcome, Rebooking::Outcome::kBooked) << i;
+    EXPECT_EQ(rebooked[i].grant_time_ns, 110 + 10 * static_cast<int64_t>(i));
+  }
+}
+
+TEST(RebookTest, ReservationThatWasTakenMeanwhileFindsTheRoomThatBookingsLeave) {
+  for (const size_t max_bookings : {2, 3}) {
+    Scene scene({1});
+    ASSERT_TRUE(scene.Ask({1}, 100).granted);
+    std::vector<Scene::Decided> booked;
+    for (int i = 0; i < 3; ++i) booked.push_back(scene.Ask({1}, 100, 1000));
+    // The first one's time has come. It does not fit beside this debit any more.
+    scene.buckets[0].Force(1, /*max_owed=*/1, 112, /*receipt_id=*/0);
+    scene.buckets[0].max_bookings = max_bookings;
+    const std::vector<Rebooking> rebooked = scene.BookAgain(booked, 115);
+    const bool room = max_bookings > 2;
+    EXPECT_EQ(rebooked[0].outcome,
+              room ? Rebooking::Outcome::kBooked : Rebooking::Outcome::kDenied);
+    EXPECT_EQ(rebooked[1].outcome, Rebooking::Outcome::kBooked);
+    EXPECT_EQ(rebooked[2].outcome, Rebooking::Outcome::kBooked);
+    EXPECT_EQ(scene.buckets[0].bookings(), room ? 3u : 2u);
+  }
 }
 
 // The same request again, on a copy, at another time.

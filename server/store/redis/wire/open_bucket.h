@@ -145,8 +145,9 @@ class OpenBucket {
   size_t entries() const {
     return slots() == nullptr ? state_.bookings() : slots()->holds().size();
   }
-  bool BookingsFull() const {
-    return entries() >=
+  // `more`: those that are to be counted beside its own.
+  bool BookingsFull(size_t more = 0) const {
+    return entries() + more >=
            (slots() == nullptr ? kMaxBookingsInRedis : common::bounds::kMaxHoldsPerBucketInRedis);
   }
   // Of slots: see TicketList. A null place is of a caller that does not wait.
