@@ -347,8 +347,8 @@ std::vector<Flag> SecurityFlags() {
              "(default: all callers are served)",
              &Flags::clients),
       String("audit_log", "FILE|-",
-             "file to which each admin change is written as a line of JSON before it is confirmed; "
-             "- for stderr",
+             "file to which each admin change is written as lines of JSON, before it is made and "
+             "before it is confirmed; - for stderr",
              &Flags::audit_log),
   };
 }

@@ -79,6 +79,7 @@ int Fail(int code, absl::string_view message) {
 // sigwait takes SIGHUP, SIGTERM and SIGINT; they must be blocked before any thread starts.
 sigset_t BlockSignals() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file at its limit of bytes is an error of that file
   sigset_t signals;
   sigemptyset(&signals);
   for (const int one : {SIGHUP, SIGTERM, SIGINT}) sigaddset(&signals, one);
@@ -130,8 +131,8 @@ class Server {
   void WarnOfOpenAdminPort();
   int LoadLimitsFile(config::Reloader* reloader);
   int CheckLimitsLoad();
-  int TakeState();
   int AwaitRateLimits(RateLimitSource& source);
+  int TakeState();
   int OpenState();
   int OpenStore();
   int OpenRedis();
@@ -148,8 +149,8 @@ class Server {
 
   const Flags& flags_;
   Inherited& inherited_;
-  state::ResumedClock clock_;
   const sigset_t signals_;
+  state::ResumedClock clock_;
   common::Log log_{clock_, flags_.log_level, STDERR_FILENO};
   common::Metrics metrics_;
   // Bytes: half for the buckets, half for what peers make the server hold.
@@ -562,8 +563,8 @@ int Server::Drain(End end) {
 
 int Server::EndForHandOver() {
   log_.Info("handing_over", {});
-  EndCalls(absl::ZeroDuration(), /*leave_sockets=*/true);
   if (rate_limits_ != nullptr) inherited_.rate_limits = rate_limits_->Received();
+  EndCalls(absl::ZeroDuration(), /*leave_sockets=*/true);
   auto written = state::WriteHandedState(
       {clock_, *memory_store_, *registry_, [this] { return signer_.Key(); }});
   if (!written.ok()) {

@@ -97,8 +97,9 @@ void Ports::MakeAdmin() {
   options.rpc.max_queue_ns = 0;  // a call waits for a long one before it, and is not shed
   admin_ = std::make_unique<transport::PortServer>(options, with_.loops.admin(), with_.clock,
                                                    with_.metrics);
-  admin_service_ = std::make_unique<transport::LimitAdminService>(
-      with_.use_cases.admin, with_.token, with_.log, with_.audit);
+  admin_service_ =
+      std::make_unique<transport::LimitAdminService>(transport::LimitAdminService::Collaborators{
+          with_.use_cases.admin, with_.token, with_.log, with_.audit});
   admin_service_->Register(&admin_->methods());
   admin_service_->UndoEndedChangesOn(with_.loops.background());
 }

@@ -79,8 +79,8 @@ std::string AuditLog::LineOf(const AuditRecord& record, int64_t wall_ns) {
       ",\"actor\":", record.actor.empty() ? "null" : Quoted(record.actor),
       ",\"peer\":", Quoted(record.peer), ",\"call\":", Quoted(record.call),
       ",\"request\":", OrNull(record.request), ",\"before\":", OrNull(record.before),
-      ",\"after\":", OrNull(record.after),
-      ",\"outcome\":", Quoted(absl::StatusCodeToString(outcome.code())),
+      ",\"after\":", OrNull(record.after), ",\"outcome\":",
+      record.started ? "\"STARTED\"" : Quoted(absl::StatusCodeToString(outcome.code())),
       ",\"error\":", outcome.ok() ? "null" : Quoted(common::ToStd(outcome.message())), "}\n");
 }
 
@@ -127,11 +127,6 @@ absl::Status AuditLog::AppendLine(const AuditRecord& record) {
     torn_ = !rest.empty();
   }
   return absl::OkStatus();
-}
-
-absl::Status AuditLog::Prepare() {
-  const common::MutexLock lock(&mu_);
-  return Reopen();
 }
 
 absl::Status AuditLog::Append(const AuditRecord& record) {

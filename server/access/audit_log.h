@@ -1,5 +1,5 @@
-// AuditLog: admin changes as lines of JSON, each on disk before the change is confirmed; and calls
-// that were refused.
+// AuditLog: admin changes as lines of JSON, one on disk before the change is made and one before it
+// is confirmed; and calls that were refused.
 #ifndef SLUICE_SERVER_ACCESS_AUDIT_LOG_H_
 #define SLUICE_SERVER_ACCESS_AUDIT_LOG_H_
 
@@ -31,6 +31,7 @@ struct AuditRecord {
   std::string request;
   std::string before;
   std::string after;
+  bool started = false;  // the change is about to be made: it has no outcome yet
   absl::Status outcome;
 };
 
@@ -45,8 +46,6 @@ class AuditLog {
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
-  // Opens the file again if it was renamed or removed. An error: no line can be written now.
-  absl::Status Prepare();
   // Appends a line, and waits until it is on disk. If the file was renamed or removed since (log
   // rotation), it is made again first.
   absl::Status Write(const AuditRecord& record);

@@ -138,15 +138,16 @@ class LimitAdminService::Method final : public AnyMethod {
     record->actor = origin.actor;
     record->peer = origin.peer;
     record->call = name_;
-    if (absl::Status ready = service_.PrepareRecord(name_); !ready.ok()) {
-      return done(std::move(ready));
-    }
     record->request = Json(request);
     const std::string* const limit = ChangedLimit(request);
     // PutLimit and DeleteLimit answer before they return.
-    const auto changes =
+    auto changes =
         limit == nullptr ? nullptr : std::make_unique<common::MutexLock>(&service_.changes_);
     if (limit != nullptr) record->before = service_.Shown(*limit);
+    if (absl::Status started = service_.RecordStart(*record); !started.ok()) {
+      changes.reset();
+      return done(std::move(started));
+    }
     handler_(request, [this, record, limit, &loop,
                        done = std::move(done)](const absl::StatusOr<Response>& response) {
       record->outcome = response.status();
@@ -197,12 +198,13 @@ void LimitAdminService::UndoEndedChanges() {
   undo_loop_->ArmIn(undo_timer_, not_undone_.empty() ? kLookNs : kTryAgainNs);
 }
 
-absl::Status LimitAdminService::PrepareRecord(const std::string& call) const {
+absl::Status LimitAdminService::RecordStart(access::AuditRecord record) const {
   if (audit_ == nullptr) return absl::OkStatus();
-  const absl::Status ready = audit_->Prepare();
-  if (ready.ok()) return ready;
-  log_.Error("audit_log_failed", {{"call", call}, {"error", ready.message()}});
-  return common::errors::NotAuditable(common::ToStd(ready.message()));
+  record.started = true;
+  const absl::Status written = audit_->Write(record);
+  if (written.ok()) return written;
+  log_.Error("audit_log_failed", {{"call", record.call}, {"error", written.message()}});
+  return common::errors::NotAuditable(common::ToStd(written.message()));
 }
 
 absl::Status LimitAdminService::Record(const access::AuditRecord& record) const {
@@ -245,9 +247,8 @@ void LimitAdminService::Add(std::string_view name, Handler handler) {
       std::make_unique<Method<Request, Response, Handler>>(*this, name, std::move(handler)));
 }
 
-LimitAdminService::LimitAdminService(service::LimitAdmin& admin, const BearerToken* token,
-                                     common::Log& log, access::AuditLog* audit)
-    : admin_(admin), token_(token), log_(log), audit_(audit) {
+LimitAdminService::LimitAdminService(const Collaborators& with)
+    : admin_(with.admin), token_(with.token), log_(with.log), audit_(with.audit) {
   Add<v1::ListLimitsRequest, v1::ListLimitsResponse>(
       "ListLimits", [this](const auto&, const Done<v1::ListLimitsResponse>& done) {
         v1::ListLimitsResponse response;

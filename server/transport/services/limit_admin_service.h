@@ -30,12 +30,17 @@ namespace sluice::transport {
 // (PutLimit builds a table, ListKeys reads a sketch): the loop should serve nothing else.
 class LimitAdminService {
  public:
-  // Every call must send `token`; null: none is required. If the port recognises clients, they need
-  // admin_view or admin_change instead. A refused call is logged before its message is decoded.
-  // Collaborators outlive the service.
-  // Changes are logged, and written to `audit` before they are confirmed; null: there is none.
-  LimitAdminService(service::LimitAdmin& admin, const BearerToken* token, common::Log& log,
-                    access::AuditLog* audit = nullptr);
+  // They outlive the service.
+  struct Collaborators {
+    service::LimitAdmin& admin;
+    // Every call must send it; null: none is required. If the port recognises clients, they need
+    // admin_view or admin_change instead. A refused call is logged before its message is decoded.
+    const BearerToken* token = nullptr;
+    common::Log& log;  // of changes
+    // Changes are written to it before they are made, and before they are confirmed. Null: none.
+    access::AuditLog* audit = nullptr;
+  };
+  explicit LimitAdminService(const Collaborators& with);
   ~LimitAdminService();
   LimitAdminService(const LimitAdminService&) = delete;
   LimitAdminService& operator=(const LimitAdminService&) = delete;
@@ -73,8 +78,9 @@ class LimitAdminService {
 
   void UndoEndedChanges();
 
-  // Before a change: whether it can be recorded. If not, it is not made. Blocks on the file system.
-  absl::Status PrepareRecord(const std::string& call) const;
+  // Records that a change is about to be made. An error is to be told to the caller: then it must
+  // not be made. Blocks on the disk.
+  absl::Status RecordStart(access::AuditRecord record) const;
   // Logs a change, or that it failed. Returns what the caller is to be told. Blocks on the disk.
   absl::Status Record(const access::AuditRecord& record) const;
   // The limit as JSON; empty: there is none.

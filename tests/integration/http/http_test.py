@@ -539,8 +539,11 @@ class ClientsTest(HttpTest):
         self.assertEqual(self.server.call("listLimits", token="admin")[0], 200)
         with open(self.audit) as file:
             lines = [json.loads(line) for line in file]
-        put, again, failed = [line for line in lines if line["call"] in ("PutLimit", "DeleteLimit")]
-        for line in (put, again, failed):
+        lines = [line for line in lines if line["call"] in ("PutLimit", "DeleteLimit")]
+        for line in lines[::2]:
+            self.assertEqual((line["outcome"], line["after"]), ("STARTED", None))
+        put, again, failed = lines[1::2]
+        for line in lines:
             self.assertEqual(line["client"], "admin")
             self.assertTrue(line["peer"].startswith("127.0.0.1:"), line)
         self.assertEqual((put["outcome"], put["before"]), ("OK", None))

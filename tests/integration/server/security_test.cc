@@ -1,11 +1,13 @@
 // TLS, mutual TLS and the admin port's token.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -182,13 +184,52 @@ TEST_F(SecurityTest, ChangeThatCannotBeAuditedIsNotMade) {
 }
 
 // The disk is full: that is known only when the line is written.
-TEST_F(SecurityTest, ChangeWhoseLineIsNotWrittenIsNotConfirmed) {
+TEST_F(SecurityTest, ChangeIsNotMadeIfItsLineIsNotWritten) {
   Start({.flags = {"--audit_log=/dev/full"}});
-  const grpc::Status failed = PutOn(server_->AdminChannel(), "new");
+  const grpc::Status refused = DeleteOn(server_->AdminChannel(), "api");
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_THAT(refused.error_message(), HasSubstr("nothing was done, since --audit_log cannot be"));
+  EXPECT_TRUE(server_->Logs({"event=audit_log_failed", "call=DeleteLimit"}));
+  EXPECT_TRUE(AcquireOn(server_->DataChannel()).ok()) << "the limit is still there";
+}
+
+TEST_F(SecurityTest, ChangeInForceHasALineIfTheDiskFillsUpMeanwhile) {
+  // The log, which has the same limit of bytes, stays smaller.
+  const std::string audit = files_.Write("audit", std::string(1 << 20, ' ') + "\n");
+  const auto lines = [&] {
+    std::vector<std::string> found;
+    std::ifstream file(audit);
+    for (std::string line; std::getline(file, line);) found.push_back(line);
+    return found;
+  };
+  Start({.flags = {"--audit_log=" + audit}});
+  ASSERT_TRUE(PutOn(server_->AdminChannel(), "new1").ok());
+  ASSERT_EQ(lines().size(), 3u);
+  EXPECT_THAT(lines()[1], HasSubstr("\"outcome\":\"STARTED\""));
+  EXPECT_THAT(lines()[2], HasSubstr("\"outcome\":\"OK\""));
+
+  // Room for the line before the change, and for a part of the one after it.
+  const size_t room = lines()[1].size() + 50;
+  rlimit before;
+  ASSERT_EQ(prlimit(server_->pid(), RLIMIT_FSIZE, nullptr, &before), 0);
+  const rlimit full = {std::filesystem::file_size(audit) + room, before.rlim_max};
+  ASSERT_EQ(prlimit(server_->pid(), RLIMIT_FSIZE, &full, nullptr), 0);
+  const grpc::Status failed = PutOn(server_->AdminChannel(), "new2");
   EXPECT_EQ(failed.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_THAT(failed.error_message(),
               HasSubstr("the call was executed, but could not be written to --audit_log"));
-  EXPECT_TRUE(server_->Logs({"event=audit_log_failed", "call=PutLimit"}));
+  ASSERT_EQ(lines().size(), 5u);
+  EXPECT_THAT(lines()[3], HasSubstr("new2"));
+  EXPECT_THAT(lines()[3], HasSubstr("\"outcome\":\"STARTED\""));
+
+  // From now on no line has room.
+  EXPECT_THAT(DeleteOn(server_->AdminChannel(), "new2").error_message(),
+              HasSubstr("nothing was done"));
+  EXPECT_THAT(PutOn(server_->AdminChannel(), "new3").error_message(),
+              HasSubstr("nothing was done"));
+  ASSERT_EQ(prlimit(server_->pid(), RLIMIT_FSIZE, &before, nullptr), 0);
+  EXPECT_TRUE(DeleteOn(server_->AdminChannel(), "new2").ok());
+  EXPECT_EQ(DeleteOn(server_->AdminChannel(), "new3").error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
 TEST_F(SecurityTest, AdminPortLeavesLoopbackOnlyWithMutualTlsOrToken) {

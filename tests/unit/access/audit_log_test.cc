@@ -1,6 +1,7 @@
 // The lines of the audit log, and its file under log rotation.
 #include "server/access/audit_log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -66,6 +67,13 @@ TEST(AuditLogTest, LineOfAFailureIsOneLineOfJson) {
             "\"peer\":\"unix:\","
             "\"call\":\"ResetKey\",\"request\":null,\"before\":null,\"after\":null,"
             "\"outcome\":\"NOT_FOUND\",\"error\":\"no \\\"limit\\\"\\u000a\\\\ \\u00ff\"}\n");
+}
+
+TEST(AuditLogTest, LineOfAChangeThatIsAboutToBeMadeHasNoOutcome) {
+  AuditRecord record = Put();
+  record.started = true;
+  EXPECT_THAT(AuditLog::LineOf(record, kWallNs),
+              ::testing::EndsWith("\"outcome\":\"STARTED\",\"error\":null}\n"));
 }
 
 TEST(AuditLogTest, AppendsAndFollowsRotation) {
