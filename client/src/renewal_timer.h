@@ -55,7 +55,8 @@ class RenewalTimer {
   void Run(uint64_t generation);
 
   const pid_t pid_ = getpid();
-  const RenewalTimer* const before_;  // the parent process' own, so that it is no leak
+  // That of the parent process, so that it is no leak.
+  [[maybe_unused]] const RenewalTimer* const before_;
   common::Mutex mu_;
   common::CondVar changed_;
   common::CondVar ran_;
