@@ -383,7 +383,8 @@ inline constexpr int64_t kMaxTicketNs = int64_t{5} * 1'000'000'000;
 // know the bucket reads them all, some 20 bytes each.
 inline constexpr size_t kMaxEstimatesPerBucketInRedis = size_t{1} << 16;
 // Limits of which the fence in Redis holds promised grant times. Each raise writes them, and every
-// node reads them. Promises of further limits are made for all limits.
+// node reads them. Promises of further limits are made for all limits. Ends of holds take half of
+// them; those of further limits are promised for all limits of slots.
 inline constexpr size_t kMaxLimitsPromised = 256;
 
 // A message of a takeover, its descriptors (the kernel passes 253), and the listening sockets of a

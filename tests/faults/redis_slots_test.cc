@@ -111,6 +111,74 @@ TEST_F(RedisSlotsTest, StaysClosedUntilEveryHoldThatWasLostHasEnded) {
   EXPECT_EQ(Take(one_, *rule).outcome, store::Outcome::kDenied);
 }
 
+// Longer than a store that granted slots is closed after any loss.
+constexpr int64_t kLongHoldNs = 5 * kSecond;
+
+// The first grant after a loss is not before the moment, and there are no more than `permits`.
+void ExpectClosedUntil(int64_t end_ns, RedisNode& node, const Rule& rule, int permits) {
+  Acquired taken = Acquire(node.store(), rule, "k", 1, {.want_receipt = true});
+  for (int tries = 0; !taken.granted(); ++tries) {
+    ASSERT_LT(tries, 3000);
+    PassTime(std::chrono::milliseconds(10));
+    taken = Acquire(node.store(), rule, "k", 1, {.want_receipt = true});
+  }
+  EXPECT_GE(taken.now_ns, end_ns);
+  for (int i = 1; i < permits; ++i) {
+    EXPECT_TRUE(Acquire(node.store(), rule, "k", 1, {.want_receipt = true}).granted());
+  }
+  EXPECT_FALSE(Acquire(node.store(), rule, "k", 1, {.want_receipt = true}).granted());
+}
+
+TEST_F(RedisSlotsTest, StaysClosedUntilHoldsFromBeforeHaveEnded) {
+  const auto rule = Register(2, kLongHoldNs);
+  ASSERT_TRUE(Take(one_, *rule).granted());
+  const Acquired last = Take(two_, *rule);
+  ASSERT_TRUE(last.granted());
+  // The bucket is not used between the lowering and the loss.
+  const auto lowered = Register(2, kSecond);
+  RedisCalls(server_).Call({"FLUSHALL"});
+  ExpectClosedUntil(last.now_ns + kLongHoldNs, two_, *lowered, 2);
+}
+
+TEST_F(RedisSlotsTest, StaysClosedOnANodeThatNeverSawTheOldHoldFor) {
+  int64_t end_ns = 0;
+  {
+    RedisNode old(server_.url());
+    const auto before = MakeRule(1, *algorithm::MakeConcurrency(2, kLongHoldNs));
+    old.store().Register(before);
+    const Acquired taken = Take(old, *before);
+    ASSERT_TRUE(taken.granted());
+    end_ns = taken.now_ns + kLongHoldNs;
+  }
+  const auto lowered = MakeRule(1, *algorithm::MakeConcurrency(2, kSecond));
+  RedisNode after(server_.url());
+  after.store().Register(lowered);
+  one_.Stop();
+  two_.Stop();
+  RedisCalls(server_).Call({"FLUSHALL"});
+  ExpectClosedUntil(end_ns, after, *lowered, 2);
+}
+
+// More than the fence has room for.
+TEST_F(RedisSlotsTest, CoversManyLimits) {
+  constexpr uint32_t kLimits = 300;
+  std::vector<std::shared_ptr<const Rule>> rules;
+  std::vector<int64_t> ends_ns;
+  for (uint32_t i = 0; i < kLimits; ++i) {
+    rules.push_back(MakeRule(i, *algorithm::MakeConcurrency(1, kLongHoldNs)));
+    one_.store().Register(rules.back());
+    const Acquired taken = Take(one_, *rules.back());
+    ASSERT_TRUE(taken.granted());
+    ends_ns.push_back(taken.now_ns + kLongHoldNs);
+  }
+  for (uint32_t i = 0; i < kLimits; ++i) {
+    rules[i] = MakeRule(i, *algorithm::MakeConcurrency(1, kSecond));
+    one_.store().Register(rules[i]);
+  }
+  RedisCalls(server_).Call({"FLUSHALL"});
+  for (uint32_t i = 0; i < kLimits; ++i) ExpectClosedUntil(ends_ns[i], one_, *rules[i], 1);
+}
+
 TEST_F(RedisSlotsTest, NodesRenewOneReceiptAtTheSameTime) {
   const auto rule = Register(2, 60 * kSecond);
   const std::vector<Charge> charges = {{rule.get(), "k", 1}};

@@ -361,19 +361,22 @@ bool OptimisticCommand::MayPromise(int64_t now_ns) {
   std::vector<LimitPromise> promises;
   for (size_t i = 0; i < open_.size(); ++i) {
     const OpenBucket& bucket = open_[i];
-    if (bucket.slots() != nullptr && bucket.changed() && bucket.entries() != 0) {
-      // After a loss the limit is closed for hold_for. A hold lasts for longer if it began at a
-      // later grant time, or before hold_for was lowered.
-      const int64_t after_ns = bucket.slots()->holds().back().end_ns -
-                               algorithm::WindowNs(operation_.buckets()[i].rule->rule->parameters);
-      if (after_ns <= now_ns) continue;
-      promises.push_back({operation_.buckets()[i].rule->rule->limit_name, after_ns / 1000 + 1});
-      continue;
+    const Rule& rule = *operation_.buckets()[i].rule->rule;
+    if (!bucket.changed() || bucket.entries() == 0) continue;
+    int64_t last_ns = 0;
+    if (bucket.slots() == nullptr) {
+      last_ns = bucket.LastGrantTimeNs();
+    } else {
+      // After a loss the limit is closed for hold_for, as it is then: it may be lowered before.
+      const int64_t end_ns = bucket.slots()->holds().back().end_ns;
+      const int64_t hold_for_ns = rule.parameters.concurrency.hold_for_ns;
+      if (end_ns > now_ns) {
+        promises.push_back({rule.limit_name, end_ns / 1000 + 1, (hold_for_ns + 999) / 1000});
+      }
+      // A hold lasts for longer if it began at a later grant time.
+      last_ns = end_ns - hold_for_ns;
     }
-    if (!bucket.changed() || bucket.bookings() == 0) continue;
-    const int64_t last_ns = bucket.LastGrantTimeNs();
-    if (last_ns <= now_ns) continue;
-    promises.push_back({operation_.buckets()[i].rule->rule->limit_name, last_ns / 1000 + 1});
+    if (last_ns > now_ns) promises.push_back({rule.limit_name, last_ns / 1000 + 1});
   }
   return promises.empty() ||
          context_.router().MayPromise(sender_.endpoint(), promises, now_ns / 1000);

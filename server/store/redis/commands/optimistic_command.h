@@ -74,7 +74,7 @@ class OptimisticCommand final : public Command, private OpenCache::Turn {
   void LeaveTurn();
   // Prepares replace_words_.
   void PrepareReplace(int64_t now_ns);
-  // Whether the grant times of all bookings may be promised (fence.h).
+  // Whether the grant times of all bookings and the ends of all holds may be promised (fence.h).
   bool MayPromise(int64_t now_ns);
   void OnReplaced();
   // To read again: keeps what is known of the buckets as they were read.

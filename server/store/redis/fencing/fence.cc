@@ -1,9 +1,12 @@
 #include "server/store/redis/fencing/fence.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/strings.h"
@@ -33,6 +36,31 @@ std::string AfterFloor(const Fence& fence) {
   return text;
 }
 
+// Of single limits, for the notes of slots. If they take much of a note's 1 KiB, the ends of holds
+// are put together: the limits of slots may be closed for longer, but no others.
+std::string FloorsOfLimits(const LimitTable& limits) {
+  constexpr size_t kMostWithEachHold = 512;
+  std::string all;
+  std::string rates;
+  std::map<std::string, int64_t> ends;
+  for (const auto& [limit, times] : limits) {
+    if (times.Floor() == 0) continue;
+    const std::string one = absl::StrCat(" ", limit, " ", times.Floor());
+    all += one;
+    int64_t hold_for_us = 0;
+    const size_t mark = limit.find('#');
+    if (mark == std::string::npos || !absl::SimpleAtoi(limit.substr(mark + 1), &hold_for_us)) {
+      rates += one;
+    } else {
+      int64_t& end_us = ends[HoldsEntryOfAny(hold_for_us)];
+      end_us = std::max(end_us, times.Floor());
+    }
+  }
+  if (all.size() <= kMostWithEachHold) return all;
+  for (const auto& [entry, end_us] : ends) absl::StrAppend(&rates, " ", entry, " ", end_us);
+  return rates;
+}
+
 // The node that wrote `found`, because data was lost, did not know of all promises.
 bool LacksPromises(const Fence& found, const Fence& known, const FencePolicy& policy) {
   // Each loss has a later floor than the one before.
@@ -54,6 +82,14 @@ const LimitTimes& TimesOf(const LimitTable& limits, std::string_view limit) {
   return found == limits.end() ? kNone : found->second;
 }
 
+std::string HoldsEntry(std::string_view limit, int64_t hold_for_us) {
+  return absl::StrCat(common::ToAbsl(limit), "#", hold_for_us);
+}
+
+std::string HoldsEntryOfAny(int64_t hold_for_us) {
+  return HoldsEntry("", static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(hold_for_us))));
+}
+
 int64_t FencingToken::OwnFloorOf(std::string_view limit) const {
   LimitTimes times;
   if (limits != nullptr) times = TimesOf(*limits, limit);
@@ -62,6 +98,42 @@ int64_t FencingToken::OwnFloorOf(std::string_view limit) const {
     if (noted != slot->limits.end()) times.floor_us = std::max(times.floor_us, noted->second);
   }
   return times.Floor();
+}
+
+int64_t FencingToken::LatestOwnOf(std::string_view limit) const {
+  int64_t latest_us = OwnFloorOf(limit);
+  ForEachHoldsFloor(limit,
+                    [&](int64_t, int64_t floor_us) { latest_us = std::max(latest_us, floor_us); });
+  return latest_us;
+}
+
+int64_t FencingToken::FloorOfSlots(const Rule& rule, int64_t floor_us) const {
+  const int64_t own_us = rule.parameters.concurrency.hold_for_ns / 1000;
+  int64_t latest_us = floor_us;
+  const auto add = [&](int64_t hold_for_us, int64_t end_us) {
+    if (floor_us > 0) end_us = std::min(end_us, floor_us + hold_for_us);
+    latest_us = std::max(latest_us, end_us - own_us);
+  };
+  ForEachHoldsFloor(rule.limit_name, add);
+  ForEachHoldsFloor("", add);
+  return latest_us;
+}
+
+void FencingToken::ForEachHoldsFloor(
+    std::string_view limit,
+    absl::FunctionRef<void(int64_t hold_for_us, int64_t floor_us)> visit) const {
+  if (limits == nullptr && slot == nullptr) return;
+  const std::string prefix = absl::StrCat(common::ToAbsl(limit), "#");
+  const auto visit_all = [&](const auto& table) {
+    for (auto at = table.lower_bound(prefix);
+         at != table.end() && absl::StartsWith(at->first, prefix); ++at) {
+      int64_t hold_for_us = 0;
+      if (!absl::SimpleAtoi(at->first.substr(prefix.size()), &hold_for_us)) continue;
+      visit(hold_for_us, OwnFloorOf(at->first));
+    }
+  };
+  if (limits != nullptr) visit_all(*limits);
+  if (slot != nullptr) visit_all(slot->limits);
 }
 
 SlotFloors ParseSlotFloors(std::string_view note) {
@@ -173,9 +245,7 @@ std::vector<std::string> ReplaceFenceWords(const FenceStep& step, std::string_vi
           ? absl::StrCat(*step.floor_after_us - step.write.correction_us)
           : "",
       ""};
-  for (const auto& [limit, times] : step.write.limits) {
-    if (times.Floor() > 0) absl::StrAppend(&words.back(), " ", limit, " ", times.Floor());
-  }
+  words.back() = FloorsOfLimits(step.write.limits);
   words.insert(words.end(), floor_keys.begin(), floor_keys.end());
   return words;
 }

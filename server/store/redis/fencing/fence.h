@@ -30,6 +30,12 @@
 // (LimitTimes). All of it is one value in Redis: a node that finds the fence finds every raise,
 // and a node that lacks a raise learns it by its number.
 //
+// The ends of holds of slots are promised in the same way, for each limit and each hold_for with
+// which it granted. So after a loss a limit is closed until the holds of a longer hold_for have
+// ended, also by a node that was started after hold_for was lowered. The holds that were lost began
+// before the floor, so no limit is closed for longer than hold_for behind it:
+//   slots are closed until the latest, over each hold_for, of min(promised end, floor + hold_for).
+//
 // A server without a fence that was a replica is treated the same: the first fence may have been
 // lost on its way. On any other server, a missing fence that no loop of this process knows means
 // the first start: buckets are full.
@@ -58,6 +64,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/store/redis/fencing/server_info.h"
@@ -74,7 +81,8 @@ inline constexpr int64_t kLagMarginUs = 3'000'000;
 struct LimitTimes {
   // Before it nothing is granted from the limit's buckets.
   int64_t floor_us = 0;
-  // No grant time of the limit beyond it was promised, nor beyond Fence::promised_us.
+  // No grant time (or end of a hold: HoldsEntry) of the limit beyond it was promised, nor beyond
+  // Fence::promised_us.
   int64_t promised_us = 0;
   // Floors and promises up to it count no longer: an operator has lifted them.
   int64_t lifted_us = 0;
@@ -86,6 +94,11 @@ struct LimitTimes {
   bool operator==(const LimitTimes&) const = default;
 };
 using LimitTable = std::map<std::string, LimitTimes, std::less<>>;
+// The name under which a LimitTable has the ends of holds: of slots of the limit (empty: of any
+// limit) that were held for hold_for_us. No limit's name has a '#'.
+std::string HoldsEntry(std::string_view limit, int64_t hold_for_us);
+// The one for any limit, with a hold_for that is rounded up, so that there are few of them.
+std::string HoldsEntryOfAny(int64_t hold_for_us);
 // The limit's times, or none.
 const LimitTimes& TimesOf(const LimitTable& limits, std::string_view limit);
 
@@ -155,14 +168,18 @@ struct FencingToken {
   }
   // As scripts on its buckets are passed it: negative if only for buckets that are missing.
   int64_t FloorOf(const Rule& rule) const {
-    return LaterFloorUs(rule.parameters, FloorOf(rule.limit_name), missing_floor_us,
-                        OwedBeyondDebtUs(rule.parameters, MaxOwed(rule)));
+    const int64_t later_us =
+        LaterFloorUs(rule.parameters, FloorOf(rule.limit_name), missing_floor_us,
+                     OwedBeyondDebtUs(rule.parameters, MaxOwed(rule)));
+    return algorithm::IsConcurrency(rule.parameters) ? FloorOfSlots(rule, later_us) : later_us;
   }
   // The floor of the limit's buckets, and the part of it that can be lifted; 0: none.
   int64_t FloorOf(std::string_view limit) const {
     return limits == nullptr && slot == nullptr ? floor_us : std::max(floor_us, OwnFloorOf(limit));
   }
   int64_t OwnFloorOf(std::string_view limit) const;
+  // The latest of its own floor and the ends of its holds that were lost; 0: there are none.
+  int64_t LatestOwnOf(std::string_view limit) const;
 
   // Exists as long as the fence stands. Empty: the fence is being read; scripts refuse.
   std::string word_key;
@@ -181,12 +198,22 @@ struct FencingToken {
   std::shared_ptr<const SlotFloors> slot;
   // Its bounds are for the next script only.
   ServerClock clock;
+
+ private:
+  // A limit of slots that has the floor floor_us is closed for its hold_for from then on. This is
+  // later if holds that were lost had a longer one, so that they all have ended when it opens.
+  int64_t FloorOfSlots(const Rule& rule, int64_t floor_us) const;
+  // The ends of holds that were lost, of the limit or (empty) of any.
+  void ForEachHoldsFloor(
+      std::string_view limit,
+      absl::FunctionRef<void(int64_t hold_for_us, int64_t floor_us)> visit) const;
 };
 
-// A grant time that is to be promised for a limit.
+// A grant time that is to be promised for a limit; or the end of a hold of its slots.
 struct LimitPromise {
   std::string_view limit;
   int64_t until_us = 0;
+  int64_t hold_for_us = 0;  // of the hold; 0: it is a grant time
 };
 
 enum class AfterLoss : uint8_t { kEmpty, kFull };

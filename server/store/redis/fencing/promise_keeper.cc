@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 
 namespace sluice::store::redis {
@@ -48,25 +50,39 @@ bool PromiseKeeper::MayPromise(absl::Span<const LimitPromise> promises, int64_t 
   if (!adopted_) return false;
   passed_us_ = std::max<int64_t>(now_us - kRememberUs, 0);
   bool may = true;
-  for (const auto& [limit, until_us] : promises) {
-    const int64_t step_us = StepUs(until_us - now_us);
-    const int64_t promised_us = fence_.PromisedTo(limit);
-    may = may && until_us <= promised_us;
-    if (until_us + step_us <= promised_us) continue;
-    const int64_t to_us = until_us + 2 * step_us;
-    const LimitTimes& times = TimesOf(fence_.limits, limit);
-    const bool room =
-        fence_.limits.size() < common::bounds::kMaxLimitsPromised || times != LimitTimes();
-    if (until_us - now_us <= kNearPromiseUs || !room) {
+  for (const LimitPromise& promise : promises) {
+    const bool hold = promise.hold_for_us > 0;
+    const int64_t ahead_us = promise.until_us - now_us;
+    std::string name =
+        hold ? HoldsEntry(promise.limit, promise.hold_for_us) : std::string(promise.limit);
+    const bool room = fence_.limits.contains(name) || HasRoom(hold);
+    if (hold && !room) name = HoldsEntryOfAny(promise.hold_for_us);
+    // Ends close no limit for longer than hold_for, so their steps need not be short.
+    const int64_t step_us = StepUs(hold ? std::max(ahead_us, kNearPromiseUs + 1) : ahead_us);
+    const int64_t promised_us = fence_.PromisedTo(name);
+    may = may && promise.until_us <= promised_us;
+    if (promise.until_us + step_us <= promised_us) continue;
+    const int64_t to_us = promise.until_us + 2 * step_us;
+    if (!hold && (ahead_us <= kNearPromiseUs || !room)) {
       wanted_.all_us = std::max(wanted_.all_us, to_us);
     } else {
-      int64_t& wanted_us = wanted_.limits[std::string(limit)].promised_us;
+      int64_t& wanted_us = wanted_.limits[name].promised_us;
       // A promise that is made after a floor was lifted counts.
-      wanted_us = std::max({wanted_us, to_us, times.lifted_us + 1});
+      wanted_us = std::max({wanted_us, to_us, TimesOf(fence_.limits, name).lifted_us + 1});
     }
   }
   SendWanted();
   return may;
+}
+
+bool PromiseKeeper::HasRoom(bool hold) const {
+  using common::bounds::kMaxLimitsPromised;
+  if (!hold) return fence_.limits.size() < kMaxLimitsPromised;
+  // The other half is left to grant times: without room they are promised for all limits.
+  const auto holds = std::count_if(fence_.limits.begin(), fence_.limits.end(), [](const auto& one) {
+    return one.first.find('#') != std::string::npos;
+  });
+  return static_cast<size_t>(holds) < kMaxLimitsPromised / 2;
 }
 
 void PromiseKeeper::SendWanted() {
@@ -87,6 +103,10 @@ void PromiseKeeper::Lift(const std::string& limit, int64_t until_us,
   if (!adopted_) return done(false);
   PromiseRaise raise;
   raise.limits[limit].lifted_us = until_us;
+  const std::string holds = absl::StrCat(limit, "#");
+  for (const auto& [name, times] : fence_.limits) {
+    if (absl::StartsWith(name, holds)) raise.limits[name].lifted_us = until_us;
+  }
   Send(raise, std::move(done));
 }
 

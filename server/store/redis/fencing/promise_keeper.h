@@ -47,8 +47,8 @@ class PromiseKeeper {
   const std::string& key() const { return key_; }
   const Fence& fence() const { return fence_; }
 
-  // Whether these grant times may be promised. If not, the raise that they need is on its way.
-  // now_us: on the server's clock.
+  // Whether these grant times and ends of holds may be promised. If not, the raise that they need
+  // is on its way. now_us: on the server's clock.
   bool MayPromise(absl::Span<const LimitPromise> promises, int64_t now_us);
   // Learns what other nodes have raised.
   void Read();
@@ -56,6 +56,8 @@ class PromiseKeeper {
   void Lift(const std::string& limit, int64_t until_us, absl::AnyInvocable<void(bool)> done);
 
  private:
+  // Whether the fence has room for one limit more; `hold`: for the ends of its holds.
+  bool HasRoom(bool hold) const;
   void Send(const PromiseRaise& raise, absl::AnyInvocable<void(bool)> done);
   // Sends what is wanted, one raise after the other.
   void SendWanted();

@@ -54,7 +54,7 @@ void ClusterRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone
   bool known = !by_place_.empty();
   for (const ClusterPrimary* const primary : by_place_) {
     known = known && !primary->token().word_key.empty();
-    floor_us = std::max(floor_us, primary->token().OwnFloorOf(limit));
+    floor_us = std::max(floor_us, primary->token().LatestOwnOf(limit));
   }
   for (uint16_t slot = 0; slot < kSlots; ++slot) {
     const uint16_t place = slots_.map().OwnerOf(slot);
@@ -62,7 +62,7 @@ void ClusterRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone
     if (place == SlotMap::kNoOwner || noted == nullptr || noted->limits.empty()) continue;
     FencingToken token = by_place_[place]->token();
     token.slot = noted;
-    floor_us = std::max(floor_us, token.OwnFloorOf(limit));
+    floor_us = std::max(floor_us, token.LatestOwnOf(limit));
   }
   if (!known || floor_us <= now_us) return done(known ? 0 : -1);
   struct Lifting {

@@ -303,6 +303,60 @@ TEST(FenceTest, FloorIsLaterByWhatForcedDebitsMayOwe) {
   EXPECT_EQ(token.FloorOf(rule), 200 * kSecondUs);
 }
 
+store::Rule SlotsOf(const std::string& limit, int64_t hold_for_us) {
+  store::Rule rule;
+  rule.limit_name = limit;
+  rule.parameters = *algorithm::MakeConcurrency(3, hold_for_us * 1000);
+  return rule;
+}
+
+// When slots of the rule are granted again.
+int64_t OpensAt(const Fence& fence, const store::Rule& rule, const std::string& note = "") {
+  FencingToken token;
+  token.floor_us = fence.floor_us;
+  token.limits = std::make_shared<const LimitTable>(fence.limits);
+  if (!note.empty()) token.slot = std::make_shared<const SlotFloors>(ParseSlotFloors(note));
+  return token.FloorOf(rule) + rule.parameters.concurrency.hold_for_ns / 1000;
+}
+
+TEST(FenceTest, ClosesSlotsUntilHoldsOfALongerHoldForHaveEnded) {
+  Fence known =
+      Promising(FenceOf("a", 3, "w"), HoldsEntry("calls", 60 * kSecondUs), 150 * kSecondUs);
+  known = Promising(known, HoldsEntry("calls", kSecondUs), 111 * kSecondUs);
+  known = Promising(known, HoldsEntryOfAny(20 * kSecondUs), 118 * kSecondUs);
+  Fence lost = NextFence(ServerOf("a"), std::nullopt, true, known, {}, "x").write;
+  lost.floor_us = 100 * kSecondUs;
+  EXPECT_EQ(OpensAt(lost, SlotsOf("calls", kSecondUs)), 150 * kSecondUs);
+  // It is raised ahead of the holds, which began before the floor.
+  EXPECT_EQ(OpensAt(lost, SlotsOf("calls", 60 * kSecondUs)), 160 * kSecondUs);
+  lost.limits[HoldsEntry("calls", 60 * kSecondUs)].floor_us = 175 * kSecondUs;
+  EXPECT_EQ(OpensAt(lost, SlotsOf("calls", kSecondUs)), 160 * kSecondUs);
+  // Of any limit.
+  EXPECT_EQ(OpensAt(lost, SlotsOf("others", kSecondUs)), 118 * kSecondUs);
+  EXPECT_EQ(FloorOf(lost, "calls"), 100 * kSecondUs);
+  lost.limits[HoldsEntry("calls", 60 * kSecondUs)].lifted_us = 175 * kSecondUs;
+  EXPECT_EQ(OpensAt(lost, SlotsOf("calls", kSecondUs)), 118 * kSecondUs);
+}
+
+TEST(FenceTest, NotesOfSlotsPutTheHoldsOfManyLimitsTogether) {
+  FenceStep step;
+  step.write = FenceOf("a", 3, "w");
+  step.write.floor_us = 100 * kSecondUs;
+  const auto note = [&] { return "100000000" + ReplaceFenceWords(step, "fence", "").back(); };
+  step.write.limits["rate"].floor_us = 400 * kSecondUs;
+  const Fence none = FenceOf("a", 3, "w");
+  for (const int limits : {1, 200}) {
+    for (int i = 0; i < limits; ++i) {
+      const std::string limit = "calls" + std::to_string(i);
+      step.write.limits[HoldsEntry(limit, 60 * kSecondUs)].floor_us = (140 + i % 7) * kSecondUs;
+    }
+    EXPECT_LE(note().size(), 1024u);
+    EXPECT_EQ(ParseSlotFloors(note()).limits.at("rate"), 400 * kSecondUs);
+    EXPECT_EQ(OpensAt(none, SlotsOf("calls0", kSecondUs), note()),
+              (limits == 1 ? 140 : 146) * kSecondUs);
+  }
+}
+
 TEST(FenceTest, KeepsPromisesOfLimitsIfNothingWasLost) {
   ServerInfo server = ServerOf("b");
   server.durable = true;
