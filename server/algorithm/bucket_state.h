@@ -148,8 +148,8 @@ class BucketState {
   uint64_t Settle(const Parameters& parameters, uint64_t receipt_id, const Settlement& settlement,
                   Moment at);
 
-  // The acquisition can no longer be refunded.
-  void CloseReceipt(uint64_t receipt_id) { receipts_.Drop(receipt_id); }
+  // The acquisition can no longer be refunded. Returns whether it could.
+  bool CloseReceipt(uint64_t receipt_id) { return receipts_.Drop(receipt_id); }
 
   // What refunds of all open receipts would give back now. Bookings are not counted.
   Refundable RefundableAt(const Parameters& parameters, Moment at) const;

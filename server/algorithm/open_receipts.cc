@@ -134,12 +134,13 @@ void OpenReceipts::List::ApplyForgiven(uint64_t Slot::* field) {
   forgiven = 0;
 }
 
-void OpenReceipts::Drop(uint64_t id) {
-  if (list_ == nullptr) return;
+bool OpenReceipts::Drop(uint64_t id) {
+  if (list_ == nullptr) return false;
   const size_t place = list_->Find(id);
-  if (place == list_->slots.size()) return;
+  if (place == list_->slots.size()) return false;
   list_->Close(place);
   if (list_->open == 0) list_->Clear();
+  return true;
 }
 
 void OpenReceipts::DropKept() {

@@ -85,8 +85,8 @@ class OpenReceipts {
   void Clear() {
     if (list_ != nullptr) list_->Clear();
   }
-  // Closes the receipt, if it is open.
-  void Drop(uint64_t id);
+  // Closes the receipt. Returns whether it was open.
+  bool Drop(uint64_t id);
   // Closes all that are kept.
   void DropKept();
 

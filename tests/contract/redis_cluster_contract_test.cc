@@ -74,5 +74,23 @@ TEST_P(SettleContractTest, SlotsInSeveralSlotsOfTheClusterEnd) {
   EXPECT_EQ(Refund(store(), taken.receipt_id, charges).outcome, store::RefundOutcome::kSettled);
 }
 
+// A script does not close receipts of a bucket with bookings.
+TEST_P(SettleContractTest, SettledSlotsInSeveralSlotsOfTheClusterAreNotRefundedFromABookedBucket) {
+  const auto slots = Register(1, algorithm::MakeConcurrency(2, 30 * kSecond));
+  const auto rate = TokenBucket(2, 1, 10);
+  const std::vector<store::Charge> charges = {{slots.get(), "a", 1}, {rate.get(), "b", 4}};
+  const Acquired taken = Acquire(store(), charges, {.want_receipt = true});
+  ASSERT_TRUE(taken.granted());
+  ASSERT_TRUE(Acquire(store(), *rate, "b", 8, {.max_wait_ns = 10 * kSecond}).granted());
+  const int64_t before = Remaining(*rate, "b");
+  EXPECT_EQ(Settle(store(), taken.receipt_id, charges,
+                   {store::SettleOperation::kAsTaken, store::SettleOperation::kAsTaken},
+                   {.estimate = false})
+                .outcome,
+            store::SettleOutcome::kSettled);
+  EXPECT_EQ(Refund(store(), taken.receipt_id, charges).outcome, store::RefundOutcome::kSettled);
+  EXPECT_EQ(Remaining(*rate, "b"), before);
+}
+
 }  // namespace
 }  // namespace sluice::testing

@@ -81,7 +81,9 @@ class RefundPart final : public RefundOperation {
 
 // ---- Settle: says how many permits the work of an acquisition took, and ends its slots ----
 
-void StartSettle(CommandContext& context, SettleOperation* operation);
+// `closes_rates`: the charges are rates of an acquisition whose slots are elsewhere in the Cluster,
+// and can no longer be refunded.
+void StartSettle(CommandContext& context, SettleOperation* operation, bool closes_rates = false);
 
 // ---- Renew: holds slots for longer; and the holds of a bucket ----
 

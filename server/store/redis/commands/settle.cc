@@ -11,15 +11,19 @@ namespace {
 
 class SettleCommand final : public DecidedHere<SettleOperation, SettleOutcome> {
  public:
-  SettleCommand(CommandContext& context, SettleOperation* operation)
-      : DecidedHere(context, operation, context.BucketsOf(operation->charges)) {}
+  SettleCommand(CommandContext& context, SettleOperation* operation, bool closes_rates)
+      : DecidedHere(context, operation, context.BucketsOf(operation->charges)),
+        closes_rates_(closes_rates) {}
 
  private:
   void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
     outcome_ = Settle(operation_, open, now_ns);
+    closed_ = false;
+    if (!closes_rates_) return;
+    for (OpenBucket& bucket : open) closed_ |= bucket.CloseReceipt(operation_->receipt_id);
   }
   bool Writes() const override {
-    return outcome_ == SettleOutcome::kSettled || outcome_ == SettleOutcome::kLate;
+    return closed_ || outcome_ == SettleOutcome::kSettled || outcome_ == SettleOutcome::kLate;
   }
   void OnDecided() override {
     if (operation_->estimate) return DecidedHere::OnDecided();
@@ -36,12 +40,15 @@ class SettleCommand final : public DecidedHere<SettleOperation, SettleOutcome> {
       operation->Done();
     });
   }
+
+  const bool closes_rates_;
+  bool closed_ = false;
 };
 
 }  // namespace
 
-void StartSettle(CommandContext& context, SettleOperation* operation) {
-  BucketOperation::Start(std::make_unique<SettleCommand>(context, operation));
+void StartSettle(CommandContext& context, SettleOperation* operation, bool closes_rates) {
+  BucketOperation::Start(std::make_unique<SettleCommand>(context, operation, closes_rates));
 }
 
 }  // namespace sluice::store::redis

@@ -375,17 +375,22 @@ void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, SettleOperati
         std::any_of(group.buckets.begin(), group.buckets.end(), [](const Bucket& bucket) {
           return algorithm::IsConcurrency(bucket.rule->rule->parameters);
         });
-    // Rates stay as they were taken, and can no longer be refunded.
-    if (!slots) shard.closer().Close(group.buckets, operation->receipt_id);
-    StartSettle(
-        shard,
+    auto* const part =
         new SettlePart(*operation, group, [outcomes, parts, operation](SettleOutcome outcome) {
           outcomes->push_back(outcome);
           if (outcomes->size() < parts) return;
           operation->outcome = *std::find_first_of(std::begin(kFirstOf), std::end(kFirstOf),
                                                    outcomes->begin(), outcomes->end());
           operation->Done();
-        }));
+        });
+    if (slots) {
+      StartSettle(shard, part);
+    } else {
+      // Rates stay as they were taken, and can no longer be refunded. The script leaves the
+      // receipts of buckets with bookings to the settlement.
+      shard.closer().Close(group.buckets, operation->receipt_id,
+                           [&shard, part] { StartSettle(shard, part, /*closes_rates=*/true); });
+    }
   }
 }
 

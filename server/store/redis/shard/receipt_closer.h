@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
 #include "server/store/redis/wire/rule_entry.h"
 
@@ -21,14 +22,21 @@ class ReceiptCloser {
  public:
   explicit ReceiptCloser(CommandContext& context) : context_(context) {}
 
+  using Done = absl::AnyInvocable<void()>;
+
   // Buckets of one slot. Receipts gather while a command for the same buckets is in flight. A
-  // receipt whose command is lost stays open until it is worthless.
-  void Close(absl::Span<const Bucket> buckets, uint64_t receipt_id);
+  // receipt whose command is lost stays open until it is worthless, and so does one of a bucket
+  // with bookings. `done` runs once Redis has answered, or does not answer.
+  void Close(absl::Span<const Bucket> buckets, uint64_t receipt_id, Done done = [] {});
 
  private:
+  struct Receipt {
+    uint64_t id;
+    Done done;
+  };
   struct Queue {
     std::vector<std::string> keys;
-    std::vector<std::string> ids;
+    std::vector<Receipt> receipts;
     bool in_flight = false;
   };
 

@@ -212,9 +212,10 @@ uint64_t OpenBucket::Settle(uint64_t receipt_id, const BucketState::Settlement& 
   return state_.Settle(parameters_, receipt_id, countable, At(now_ns));
 }
 
-void OpenBucket::CloseReceipt(uint64_t receipt_id) {
-  state_.CloseReceipt(receipt_id);
-  changed_ = true;
+bool OpenBucket::CloseReceipt(uint64_t receipt_id) {
+  const bool open = state_.CloseReceipt(receipt_id);
+  changed_ |= open;
+  return open;
 }
 
 std::optional<uint64_t> OpenBucket::Refund(uint64_t receipt_id, int64_t now_ns) {

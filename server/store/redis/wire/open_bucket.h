@@ -164,7 +164,8 @@ class OpenBucket {
   }
   uint64_t Settle(uint64_t receipt_id, const algorithm::BucketState::Settlement& settlement,
                   int64_t now_ns);
-  void CloseReceipt(uint64_t receipt_id);
+  // Returns whether it was open.
+  bool CloseReceipt(uint64_t receipt_id);
   size_t estimates() const {
     return state_.estimates() == nullptr ? 0 : state_.estimates()->size();
   }
