@@ -428,6 +428,11 @@ void AcquireCall::OnAnswer(waiting::HeldOutcome outcome) {
   Finish();
 }
 
+store::BucketMaker AcquireCall::Maker(std::shared_ptr<const void>* keep) const {
+  *keep = caller_;
+  return MakerFor(caller_);
+}
+
 void AcquireCall::CountRetryAfterFromNow() {
   store::Acquisition& decided = attempts_[items_[0].attempt]->mutable_acquisition(items_[0].index);
   if (decided.retry_after_ns == algorithm::kNeverNs) return;

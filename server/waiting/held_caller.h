@@ -45,6 +45,10 @@ class HeldCaller {
   // destroy the caller.
   virtual void OnAnswer(HeldOutcome outcome) = 0;
 
+  // For whom buckets are made, as the bounds are now. `*keep` is set to the owner of its rate.
+  // Called while the caller is held, under the lock of HeldCallers.
+  virtual store::BucketMaker Maker(std::shared_ptr<const void>* /*keep*/) const { return {}; }
+
   // On the store's clock.
   int64_t grant_time_ns() const { return acquisition->now_ns + acquisition->wait_ns; }
 

@@ -185,7 +185,7 @@ class BucketIndex {
   }
 
   // Whether an operation of this maker should not let the states of the limit's buckets grow.
-  bool Full(const Rule& rule, uint16_t maker) const {
+  bool Full(const Rule& rule, const BucketMaker& maker) {
     return room_.Full(*rules_.Find(rule.id)->part, maker);
   }
 

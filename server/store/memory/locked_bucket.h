@@ -80,7 +80,7 @@ class LockedBucket {
   }
   // To be called before an acquisition is decided, which may open a receipt. If its state would
   // grow and there is no room, the bucket counts as missing. `maker`: whose operation it is.
-  void RefuseToGrow(bool want_receipt, int64_t now_ns, uint16_t maker) {
+  void RefuseToGrow(bool want_receipt, int64_t now_ns, const BucketMaker& maker) {
     maker_ = maker;
     const bool grows = want_receipt || parameters().kind == algorithm::Kind::kSlidingLog;
     no_room_ = grows && !missing() && (Full() || HoldsFull(now_ns));
@@ -281,7 +281,7 @@ class LockedBucket {
   int64_t wall_ahead_ns_ = 0;       // wall clock minus NowNs(); read for fixed_window only
   size_t receipts_evicted_ = 0;
   bool no_room_ = false;
-  uint16_t maker_ = 0;    // of the operation
+  BucketMaker maker_;     // of the operation
   bool changed_ = false;  // the state may differ from what the index counts:
   BucketIndex::Counts before_;
 };

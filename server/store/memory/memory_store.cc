@@ -273,7 +273,7 @@ bool MemoryStore::AcquireLocked(Acquisition& acquisition, int64_t now_ns, Work w
   for (LockedBucket& bucket : buckets) {
     set += bucket.hash();  // whatever their order
     work.budget->Note(bucket.DecisionSteps());
-    bucket.RefuseToGrow(acquisition.want_receipt, at_ns, work.maker.number);
+    bucket.RefuseToGrow(acquisition.want_receipt, at_ns, work.maker);
     if (!bucket.missing()) continue;
     (overflow_ == OverflowPolicy::kAllow ? overflow_allowed_ : overflow_denied_)
         .fetch_add(1, std::memory_order_relaxed);

@@ -84,21 +84,29 @@ void TableRoom::ComputeParts() {
     part->beyond.store(part->used > part->reserved, std::memory_order_relaxed);
   }
   rest_used_up_.store(beyond_ > rest_ || used_ > size_, std::memory_order_relaxed);
-  for (size_t i = 1; i < makers_.size(); ++i) SetShareUsedUp(static_cast<uint16_t>(i));
+  for (size_t i = 1; i < used_by_.size(); ++i) JudgeShare(static_cast<uint16_t>(i));
 }
 
 void TableRoom::CountFor(uint16_t maker, uint64_t bytes) {
-  if (maker == 0 || maker >= makers_.size()) return;
-  makers_[maker].used += bytes;
-  SetShareUsedUp(maker);
+  if (maker == 0 || maker >= used_by_.size()) return;
+  used_by_[maker] += bytes;
+  JudgeShare(maker);
 }
 
-void TableRoom::SetShareUsedUp(uint16_t maker) {
+void TableRoom::NoteShare(const BucketMaker& maker) {
+  common::MutexLock lock(&mu_);
+  SetShare(maker);
+}
+
+void TableRoom::SetShare(const BucketMaker& maker) {
+  if (maker.number >= used_by_.size()) used_by_.resize(maker.number + size_t{1});
   // Buckets in reserved parts count too, so a maker without a bound may use more than the rest.
-  const bool used_up =
-      makers_[maker].percent < 100 && makers_[maker].used > ShareOf(makers_[maker]);
-  if (used_up == ShareUsedUp(maker)) return;
-  shares_used_up_[maker / 64].fetch_xor(uint64_t{1} << (maker % 64), std::memory_order_relaxed);
+  const bool used_up = maker.percent < 100 && used_by_[maker.number] > ShareOf(maker.percent);
+  const auto share = static_cast<uint8_t>((100 - maker.percent) | (used_up ? kUsedUp : 0));
+  std::atomic<uint8_t>& noted = shares_[maker.number];
+  if (noted.load(std::memory_order_relaxed) != share) {
+    noted.store(share, std::memory_order_relaxed);
+  }
 }
 
 void TableRoom::SetUsed(Part& part, uint64_t used) {
@@ -124,16 +132,15 @@ void TableRoom::Refresh() {
 TableRoom::Taken TableRoom::Take(Part& part, size_t key_bytes, const BucketMaker& maker) {
   const uint64_t cost = CostOf(key_bytes);
   common::MutexLock lock(&mu_);
-  if (maker.number >= makers_.size() && maker.number != 0) makers_.resize(maker.number + 1);
-  if (maker.number != 0) makers_[maker.number].percent = maker.percent;
+  if (maker.number != 0) SetShare(maker);
   const auto judge = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const uint64_t own = part.used < part.reserved ? part.reserved - part.used : 0;
     if (used_ + cost > size_) return Taken::kNoRoom;
     if (cost <= own) return Taken::kYes;
     if (beyond_ + (cost - own) > rest_) return Taken::kNoRoom;
     if (maker.number == 0 || maker.percent >= 100) return Taken::kYes;
-    const Maker& counted = makers_[maker.number];
-    return counted.used + cost <= ShareOf(counted) ? Taken::kYes : Taken::kShareUsedUp;
+    return used_by_[maker.number] + cost <= ShareOf(maker.percent) ? Taken::kYes
+                                                                   : Taken::kShareUsedUp;
   };
   // Until the parts are computed, the limits that were there first share all.
   if (stale_ && (part.reserved == 0 || judge() != Taken::kYes)) ComputeParts();

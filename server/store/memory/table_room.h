@@ -83,9 +83,12 @@ class TableRoom {
 
   // Whether this maker should not let the limit's buckets grow: the limit uses more than its part,
   // and the shared rest, or the maker's share of it, is used up.
-  bool Full(const Part& part, uint16_t maker = 0) const {
-    return part.beyond.load(std::memory_order_relaxed) &&
-           (rest_used_up_.load(std::memory_order_relaxed) || ShareUsedUp(maker));
+  bool Full(const Part& part, const BucketMaker& maker = {}) {
+    if (!part.beyond.load(std::memory_order_relaxed)) return false;
+    if (rest_used_up_.load(std::memory_order_relaxed)) return true;
+    if (maker.number == 0) return false;
+    if (PercentOf(maker.number) != maker.percent) NoteShare(maker);
+    return ShareUsedUp(maker.number);
   }
 
   // The most bytes that a key takes, without open receipts and bookings, which have bounds of their
@@ -95,11 +98,6 @@ class TableRoom {
   uint64_t ReservableBytes() const { return max_bytes_ / 2; }
 
  private:
-  struct Maker {
-    uint64_t used = 0;  // by all buckets that it made
-    uint8_t percent = 100;
-  };
-
   // The room of a bucket without its state.
   uint64_t CostOf(size_t key_bytes) const;
   void ComputeParts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -109,12 +107,22 @@ class TableRoom {
   void SetUsed(Part& part, uint64_t used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds to what the buckets of this maker use; negative numbers wrap around.
   void CountFor(uint16_t maker, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SetShareUsedUp(uint16_t maker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  uint64_t ShareOf(const Maker& maker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return rest_ / 100 * maker.percent + rest_ % 100 * maker.percent / 100;
+  // The maker's share has changed.
+  void NoteShare(const BucketMaker& maker);
+  void SetShare(const BucketMaker& maker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether what it made takes more than its share.
+  void JudgeShare(uint16_t maker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    SetShare({.number = maker, .percent = PercentOf(maker)});
+  }
+  uint64_t ShareOf(uint8_t percent) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return rest_ / 100 * percent + rest_ % 100 * percent / 100;
+  }
+  uint8_t PercentOf(uint16_t maker) const {
+    const uint8_t share = shares_[maker].load(std::memory_order_relaxed);
+    return static_cast<uint8_t>(100 - (share & ~kUsedUp));
   }
   bool ShareUsedUp(uint16_t maker) const {
-    return (shares_used_up_[maker / 64].load(std::memory_order_relaxed) >> (maker % 64) & 1) != 0;
+    return (shares_[maker].load(std::memory_order_relaxed) & kUsedUp) != 0;
   }
 
   const uint64_t max_bytes_;
@@ -122,16 +130,19 @@ class TableRoom {
   const uint64_t least_cost_;
   const uint64_t size_;  // of the whole table
   std::atomic<bool> rest_used_up_{false};
-  // A bit for each maker. Changed with mu_ held.
-  std::array<std::atomic<uint64_t>, (size_t{UINT16_MAX} + 1) / 64> shares_used_up_ = {};
+  // Of each maker: what its share lacks of the whole, in hundredths, and kUsedUp. Changed with mu_
+  // held.
+  static constexpr uint8_t kUsedUp = 0x80;
+  std::array<std::atomic<uint8_t>, size_t{UINT16_MAX} + 1> shares_ = {};
 
   common::Mutex mu_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<Part>> parts_ ABSL_GUARDED_BY(mu_);
-  bool stale_ ABSL_GUARDED_BY(mu_) = false;         // the parts are to be computed
-  uint64_t rest_ ABSL_GUARDED_BY(mu_);              // what limits share
-  uint64_t beyond_ ABSL_GUARDED_BY(mu_) = 0;        // what all limits use beyond their parts
-  uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;          // what all limits use
-  std::vector<Maker> makers_ ABSL_GUARDED_BY(mu_);  // by number; those that have taken room
+  bool stale_ ABSL_GUARDED_BY(mu_) = false;   // the parts are to be computed
+  uint64_t rest_ ABSL_GUARDED_BY(mu_);        // what limits share
+  uint64_t beyond_ ABSL_GUARDED_BY(mu_) = 0;  // what all limits use beyond their parts
+  uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;    // what all limits use
+  // By number of the maker: what all buckets that it made use.
+  std::vector<uint64_t> used_by_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::store::memory

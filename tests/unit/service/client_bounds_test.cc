@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "server/service/registry_rules.h"
+#include "server/waiting/held_callers.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::service {
@@ -164,6 +166,81 @@ TEST_F(ClientBoundsTest, KeysBeyondTheShareOfTheTableAreRefusedAndLeaveRoomForOt
   while (small.Maintain()) {
   }
   EXPECT_TRUE(acquire(Caller()).granted);
+}
+
+TEST_F(ClientBoundsTest, AReloadedShareOfTheTableCountsForBucketsThatExist) {
+  store::MemoryStore small(clock_, {.max_buckets = 100, .seed = 1});
+  limits::LimitRegistry registry(&small);
+  ASSERT_TRUE(registry.ApplyFile({PerSecond("api", 5)}, "1").ok());
+  RateLimiter limiter(registry, small, clock_, metrics_, usage_, signer_);
+  // A receipt makes a bucket grow.
+  const auto acquire = [&](const std::string& key, bool want_receipt) {
+    Begin(AcquireCall::Form::kUnary);
+    call_.BeginAcquisition({.want_receipt = want_receipt});
+    call_.AddCharge("api", key, 1);
+    limiter.Acquire(&call_, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+    return call_.result(0).granted;
+  };
+  Bound(ClientBound::kTableShare, 100);
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(acquire(absl::StrCat("k", i), false)) << i;
+  EXPECT_TRUE(acquire("k0", true));
+  Bound(ClientBound::kTableShare, 10);
+  EXPECT_FALSE(acquire("k1", true));
+  EXPECT_TRUE(acquire("k1", false));
+  Bound(ClientBound::kTableShare, 100);
+  EXPECT_TRUE(acquire("k1", true));
+}
+
+TEST_F(ClientBoundsTest, BucketsOfCallsThatWaitedForSlotsCountForTheirClient) {
+  struct NoAlarm final : waiting::Alarm {
+    void SetAt(int64_t) override {}
+  } alarm;
+  store::MemoryStore small(clock_, {.max_buckets = 100, .seed = 1});
+  limits::LimitRegistry registry(&small);
+  limits::LimitSpec daily = PerSecond("daily", 5);
+  daily.rate.period_ns = 24 * 3600 * kSecond;
+  ASSERT_TRUE(registry.ApplyFile({daily, Concurrency("slots", 1, 60 * kSecond)}, "1").ok());
+  RegistryRules rules(registry);
+  waiting::HeldCallers held(small, clock_, rules, alarm);
+  RateLimiter limiter(registry, small, clock_, metrics_, usage_, signer_);
+  limiter.UseHeldCallers(&held);
+  Bound(ClientBound::kTableShare, 2);  // one bucket of the rest
+  const auto begin = [&](AcquireCall* call, access::CallerPtr caller, bool hold) {
+    call->Reset(AcquireCall::Form::kUnary);
+    call->UseCaller(std::move(caller));
+    call->BeginAcquisition({.max_wait = {hold ? 3600 : 0, 0}, .hold = hold});
+  };
+  const auto run = [&](AcquireCall* call) {
+    limiter.Acquire(call, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+  };
+  const auto acquire = [&](const std::string& limit, const std::string& key,
+                           access::CallerPtr caller) {
+    begin(&call_, std::move(caller), /*hold=*/false);
+    call_.AddCharge(limit, key, 1);
+    run(&call_);
+    return call_.result(0).status;
+  };
+  // The reserved part of the limit is used up by others.
+  for (int i = 0; i < 25; ++i) ASSERT_TRUE(acquire("daily", absl::StrCat(i), nullptr).ok());
+  ASSERT_TRUE(acquire("slots", "k", nullptr).ok());
+
+  AcquireCall waits;
+  begin(&waits, Caller(), /*hold=*/true);
+  waits.AddCharge("slots", "k", 1);
+  waits.AddCharge("daily", "waited", 1);
+  run(&waits);
+  held.Advance();
+  // What the denied acquisition made is full, and is dropped.
+  clock_.Advance(kSecond);
+  while (small.Maintain()) {
+  }
+  ASSERT_EQ(small.Stats().buckets, 26);
+  clock_.Advance(60 * kSecond);
+  while (held.Advance() <= clock_.NowNs()) {
+  }
+  ASSERT_TRUE(waits.result(0).granted);
+  EXPECT_EQ(acquire("daily", "more", Caller()).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(acquire("daily", "of another", nullptr).ok());
 }
 
 TEST_F(ClientBoundsTest, TableHasRoomForOthersAfterRefusedKeys) {

@@ -84,12 +84,26 @@ TEST(TableRoomTest, MakerBeyondItsShareLetsNoBucketGrow) {
   const BucketMaker maker{.number = 65535, .percent = 10};  // 50,000 bytes
   ASSERT_TRUE(Takes(room, *part, 8, maker));
   room.Grow(*part, 50'000, maker.number);
-  EXPECT_FALSE(room.Full(*part, maker.number)) << "within the limit's part";
+  EXPECT_FALSE(room.Full(*part, maker)) << "within the limit's part";
   room.Grow(*part, 460'000);
-  EXPECT_TRUE(room.Full(*part, maker.number));
+  EXPECT_TRUE(room.Full(*part, maker));
   EXPECT_FALSE(room.Full(*part)) << "others have room";
   room.Grow(*part, -10'000, maker.number);
-  EXPECT_FALSE(room.Full(*part, maker.number));
+  EXPECT_FALSE(room.Full(*part, maker));
+}
+
+TEST(TableRoomTest, AChangedShareCountsForBucketsThatGrow) {
+  TableRoom room(1000, 1'000'000);
+  const auto part = room.Join(RuleOf(1));
+  BucketMaker maker{.number = 7, .percent = 100};
+  ASSERT_TRUE(Takes(room, *part, 8, maker));
+  room.Grow(*part, 600'000, maker.number);
+  EXPECT_FALSE(room.Full(*part, maker));
+  maker.percent = 10;
+  EXPECT_TRUE(room.Full(*part, maker));
+  EXPECT_FALSE(room.Full(*part, {.number = 8, .percent = 10}));
+  maker.percent = 100;
+  EXPECT_FALSE(room.Full(*part, maker));
 }
 
 TEST(TableRoomTest, MakerWithoutABoundLetsBucketsGrowUntilTheRestIsUsedUp) {
@@ -98,9 +112,9 @@ TEST(TableRoomTest, MakerWithoutABoundLetsBucketsGrowUntilTheRestIsUsedUp) {
   const BucketMaker maker{.number = 3, .percent = 100};
   ASSERT_TRUE(Takes(room, *part, 8, maker));
   room.Grow(*part, 700'000, maker.number);
-  EXPECT_FALSE(room.Full(*part, maker.number));
+  EXPECT_FALSE(room.Full(*part, maker));
   room.Grow(*part, 400'000, maker.number);
-  EXPECT_TRUE(room.Full(*part, maker.number));
+  EXPECT_TRUE(room.Full(*part, maker));
 }
 
 TEST(TableRoomTest, MinKeysComeBeforeEqualParts) {
