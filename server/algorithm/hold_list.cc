@@ -179,8 +179,9 @@ size_t HoldList::RankOf(uint64_t id) const {
 
 size_t HoldList::MemoryBytes() const {
   // Chunks but the last few have room for all that they may hold.
-  constexpr size_t kIndexBytes = sizeof(std::pair<uint64_t, int64_t>) + 1;
-  size_t bytes = chunks_.capacity() * sizeof(Chunk) + ends_.capacity() * kIndexBytes;
+  // Nodes of the index are half full to full.
+  constexpr size_t kIndexBytes = 2 * sizeof(std::pair<uint64_t, int64_t>);
+  size_t bytes = chunks_.capacity() * sizeof(Chunk) + ends_.size() * kIndexBytes;
   if (chunks_.size() > 1) bytes += (chunks_.size() - 1) * kMaxPerChunk * sizeof(Hold);
   if (!chunks_.empty()) bytes += chunks_.back().holds.capacity() * sizeof(Hold);
   return bytes;

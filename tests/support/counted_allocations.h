@@ -11,11 +11,14 @@
 
 namespace {
 uint64_t allocations = 0;
-[[maybe_unused]] int64_t allocated_bytes = 0;  // and not freed
+[[maybe_unused]] int64_t allocated_bytes = 0;    // and not freed
+[[maybe_unused]] size_t largest_allocation = 0;  // in bytes
 
 void* Counted(void* block) {
   ++allocations;
-  if (block != nullptr) allocated_bytes += static_cast<int64_t>(malloc_usable_size(block));
+  const size_t bytes = block == nullptr ? 0 : malloc_usable_size(block);
+  allocated_bytes += static_cast<int64_t>(bytes);
+  if (bytes > largest_allocation) largest_allocation = bytes;
   return block;
 }
 void CountFreed(void* block) {
