@@ -85,7 +85,7 @@ class Caller {
   }
   // Takes a place for a held call or a stream (`bound`), until it is left. RESOURCE_EXHAUSTED: all
   // of the client's are in use.
-  absl::Status Enter(ClientBound bound, int64_t now_ns, Place* place) const {
+  absl::Status Enter(ClientBound bound, int64_t now_ns, ClientPlace* place) const {
     if (use() == nullptr || place->Enter(client_->use, bound)) return absl::OkStatus();
     return use()->Refuse(bound, 1, now_ns);
   }

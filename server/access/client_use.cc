@@ -55,7 +55,7 @@ absl::Status ClientUse::Refuse(ClientBound bound, uint64_t times, int64_t now_ns
   return common::errors::ClientOverBound(name_, BoundName(bound), most(bound));
 }
 
-bool Place::Enter(std::shared_ptr<ClientUse> use, ClientBound bound) {
+bool ClientPlace::Enter(std::shared_ptr<ClientUse> use, ClientBound bound) {
   if (!use->Enter(bound)) return false;
   use_ = std::move(use);
   bound_ = bound;

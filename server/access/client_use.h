@@ -1,6 +1,6 @@
 // ClientUse: what one client uses now, over all of its connections and event loops, against the
-// bounds that the clients file gives it. Place: one held call or stream that counts for its client.
-// ClientUses: the ClientUse of each name, which outlasts reloads of the file.
+// bounds that the clients file gives it. ClientPlace: one held call or stream that counts for its
+// client. ClientUses: the ClientUse of each name, which outlasts reloads of the file.
 #ifndef SLUICE_SERVER_ACCESS_CLIENT_USE_H_
 #define SLUICE_SERVER_ACCESS_CLIENT_USE_H_
 
@@ -75,7 +75,7 @@ class ClientUse {
   }
 
  private:
-  friend class Place;
+  friend class ClientPlace;
 
   static size_t Index(ClientBound bound) { return static_cast<size_t>(bound); }
   bool Enter(ClientBound bound);
@@ -98,12 +98,12 @@ class ClientUse {
 };
 
 // Thread-compatible.
-class Place {
+class ClientPlace {
  public:
-  Place() = default;
-  ~Place() { Leave(); }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  ClientPlace() = default;
+  ~ClientPlace() { Leave(); }
+  ClientPlace(const ClientPlace&) = delete;
+  ClientPlace& operator=(const ClientPlace&) = delete;
 
   // Takes one for the client, until Leave. Returns false, and takes none, if all are in use.
   // REQUIRES: taken() is false; kHeldCalls or kStreams.

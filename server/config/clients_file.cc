@@ -145,7 +145,7 @@ class Reader {
   absl::StatusOr<std::vector<Client>> Read(const YamlNode& root) {
     constexpr std::string_view kTop[] = {"clients"};
     if (root.kind != Kind::kMap) {
-      return Error(root.kind == Kind::kNull ? Place{} : root.place,
+      return Error(root.kind == Kind::kNull ? TextPlace{} : root.place,
                    "begin the file with clients:, a list of callers");
     }
     if (absl::Status s = CheckFields(root, "", kTop); !s.ok()) return s;
@@ -169,7 +169,7 @@ class Reader {
   }
 
  private:
-  absl::Status Error(Place place, std::string_view text) const {
+  absl::Status Error(TextPlace place, std::string_view text) const {
     return ErrorAt(filename_, place, text);
   }
 
@@ -308,7 +308,7 @@ class Reader {
                                const CredentialField& field, Client* client) {
     const YamlNode* const value = Find(node, field.name);
     if (value == nullptr) return absl::OkStatus();
-    const auto parse = [&](std::string_view text, Place place) -> Advice {
+    const auto parse = [&](std::string_view text, TextPlace place) -> Advice {
       if (Advice advice = field.parse(text, client)) return advice;
       // Tokens and DNS names are compared without regard to case.
       const std::string key =
@@ -334,7 +334,7 @@ class Reader {
         absl::StrCat("say a list of ", ToAbsl(of),
                      "s' names, and prefixes with * at the end, e.g. "
                      "[api, \"orders.*\"]"),
-        /*secret=*/false, [&](std::string_view text, Place) -> Advice {
+        /*secret=*/false, [&](std::string_view text, TextPlace) -> Advice {
           if (text.empty() || text.find('*') < text.size() - 1) {
             return absl::StrCat("say a ", ToAbsl(of), "'s name, or a prefix with * at the end");
           }
@@ -356,7 +356,7 @@ class Reader {
       return Error(node.place, absl::StrCat(path, ".calls: is missing; ", form));
     const absl::Status read = ForEachValue(
         *value, absl::StrCat(path, ".calls"), form, /*secret=*/false,
-        [&](std::string_view text, Place) -> Advice {
+        [&](std::string_view text, TextPlace) -> Advice {
           const auto call = access::FindCall(text);
           if (call.has_value()) {
             client->calls.Add(*call);

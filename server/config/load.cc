@@ -102,7 +102,7 @@ class Reader {
 
   absl::StatusOr<std::vector<LimitSpec>> Read(const YamlNode& root) {
     if (root.kind == Kind::kNull) {
-      return Error(Place{}, "the file is empty; say limits: [] to have no limits");
+      return Error(TextPlace{}, "the file is empty; say limits: [] to have no limits");
     }
     if (root.kind != Kind::kMap) {
       return Error(root.place,
@@ -133,7 +133,7 @@ class Reader {
   }
 
  private:
-  absl::Status Error(Place place, std::string_view text) const {
+  absl::Status Error(TextPlace place, std::string_view text) const {
     return ErrorAt(filename_, place, text);
   }
   absl::Status Expect(const YamlNode& node, Kind kind, std::string_view path,
@@ -264,7 +264,7 @@ class Reader {
   }
 
   // The place in the file that the problem is about. Sets its value to what is written there.
-  static Place Locate(const YamlNode& limit, limits::SpecProblem* problem) {
+  static TextPlace Locate(const YamlNode& limit, limits::SpecProblem* problem) {
     const YamlNode* node = Find(limit, problem->field);
     // The field is absent and its default is bad: blame the limit.
     if (node == nullptr) return limit.place;
@@ -283,7 +283,7 @@ class Reader {
 
   absl::Status SpecError(const YamlNode& node, std::string_view path, const LimitSpec& spec,
                          limits::SpecProblem problem) const {
-    const Place place = Locate(node, &problem);
+    const TextPlace place = Locate(node, &problem);
     return Error(place,
                  absl::StrCat(ToAbsl(path), ".", limits::ProblemText(problem.Path(spec), problem)));
   }

@@ -27,11 +27,11 @@ using common::bounds::kMaxYamlDepth;
 using common::errors::Shown;
 
 struct Problem {
-  Place place;
+  TextPlace place;
   std::string text;
 };
 
-Place PlaceOf(const YAML::Mark& mark) {
+TextPlace PlaceOf(const YAML::Mark& mark) {
   // yaml-cpp counts from 0, and -1 is "nowhere".
   return {std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
 }
@@ -43,8 +43,8 @@ Place PlaceOf(const YAML::Mark& mark) {
 std::optional<Problem> CheckText(std::string_view text) {
   constexpr size_t kMaxOpen = 1000;
   size_t open = 0;
-  Place place;
-  Place too_deep;
+  TextPlace place;
+  TextPlace too_deep;
   bool comment = false;
   char before = ' ';
   for (size_t i = 0; i < text.size();) {
@@ -165,7 +165,7 @@ class TreeBuilder final : public YAML::EventHandler {
     size_t depth = 0;
   };
 
-  void Fail(Place place, std::string text) {
+  void Fail(TextPlace place, std::string text) {
     if (problem_) return;
     problem_ = Problem{place, std::move(text)};
     text_->End();
@@ -298,7 +298,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
 }  // namespace
 
-absl::Status ErrorAt(std::string_view filename, Place place, std::string_view text) {
+absl::Status ErrorAt(std::string_view filename, TextPlace place, std::string_view text) {
   return absl::InvalidArgumentError(
       absl::StrCat(ToAbsl(filename), ":", place.line, ":", place.column, ": ", ToAbsl(text)));
 }

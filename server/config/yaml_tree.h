@@ -16,7 +16,7 @@
 namespace sluice::config {
 
 // Both count from 1; columns count bytes.
-struct Place {
+struct TextPlace {
   int line = 1;
   int column = 1;
 };
@@ -28,20 +28,20 @@ struct YamlNode {
 
   Kind kind = Kind::kNull;
   bool plain = false;  // a kValue without quotes
-  Place place;
+  TextPlace place;
   std::string value;            // kValue
   std::vector<YamlNode> items;  // kList
   std::vector<Entry> entries;   // kMap, in the order written
 };
 
 struct YamlNode::Entry {
-  Place place;
+  TextPlace place;
   std::string key;
   YamlNode node;
 };
 
 // INVALID_ARGUMENT: "FILE:LINE:COLUMN: what is wrong, what to write".
-absl::Status ErrorAt(std::string_view filename, Place place, std::string_view text);
+absl::Status ErrorAt(std::string_view filename, TextPlace place, std::string_view text);
 
 struct YamlOptions {
   // Accept anchors (&name), write their aliases (*name) out, and merge `<<`. The nodes of an alias

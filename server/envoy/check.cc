@@ -18,7 +18,7 @@ using limits::Quoted;
 constexpr absl::string_view kUnits = "second, minute, hour, day, week, month or year";
 
 // Where the descriptors of one level stand, by KEY_VALUE or KEY.
-using Places = absl::flat_hash_map<std::string, Place>;
+using Places = absl::flat_hash_map<std::string, SourcePlace>;
 
 class Checker {
  public:
@@ -50,11 +50,11 @@ class Checker {
   }
 
  private:
-  absl::Status Error(const Place& place, absl::string_view text) const {
+  absl::Status Error(const SourcePlace& place, absl::string_view text) const {
     return absl::InvalidArgumentError(absl::StrCat(PlaceText(tree_, place), ": ", text));
   }
 
-  const Place& PlaceOfDomain(std::string_view name) const {
+  const SourcePlace& PlaceOfDomain(std::string_view name) const {
     for (const Domain& domain : tree_.domains) {
       if (domain.name == name) return domain.place;
     }
@@ -105,7 +105,7 @@ class Checker {
   }
 
   absl::Status CheckRateLimit(const RateLimit& limit) {
-    const Place& unit_place = limit.unit_place.line > 0 ? limit.unit_place : limit.place;
+    const SourcePlace& unit_place = limit.unit_place.line > 0 ? limit.unit_place : limit.place;
     if (limit.unlimited && limit.unit != Unit::kUnknown) {
       return Error(unit_place, absl::StrCat("unit: ", Quoted(UnitName(limit.unit)),
                                             ": an unlimited rate_limit has none; take out unit or "

@@ -42,7 +42,7 @@ std::optional<Unit> ParseUnit(std::string_view text) {
   return found->unit;
 }
 
-std::string PlaceText(const DescriptorTree& tree, const Place& place) {
+std::string PlaceText(const DescriptorTree& tree, const SourcePlace& place) {
   const std::string& source = tree.sources[place.source];
   if (place.line == 0) return source;
   return absl::StrCat(source, ":", place.line, ":", place.column);

@@ -49,7 +49,7 @@ struct MetadataValue {
 };
 
 // Where something is defined. Lines and columns count from 1.
-struct Place {
+struct SourcePlace {
   uint32_t source = 0;  // index into DescriptorTree::sources
   int line = 0;         // 0: the source has no lines (xDS)
   int column = 0;
@@ -65,10 +65,10 @@ struct RateLimit {
   bool unlimited = false;
   std::string name = {};
   // Names of the limits that this one replaces, and where each is written.
-  std::vector<std::pair<std::string, Place>> replaces = {};
+  std::vector<std::pair<std::string, SourcePlace>> replaces = {};
 
-  Place place = {};
-  Place unit_place = {};  // line 0: the field is absent
+  SourcePlace place = {};
+  SourcePlace unit_place = {};  // line 0: the field is absent
 };
 
 struct Descriptor {
@@ -83,13 +83,13 @@ struct Descriptor {
   bool share_threshold = false;
   MetadataValue::Fields metadata = {};
 
-  Place place = {};
+  SourcePlace place = {};
 };
 
 struct Domain {
   std::string name;
   std::vector<Descriptor> descriptors = {};
-  Place place = {};
+  SourcePlace place = {};
 };
 
 struct DescriptorTree {
@@ -109,7 +109,7 @@ struct CheckOptions {
 absl::Status Check(const DescriptorTree& tree, const CheckOptions& options);
 
 // "SOURCE:LINE:COLUMN", or without a line "SOURCE".
-std::string PlaceText(const DescriptorTree& tree, const Place& place);
+std::string PlaceText(const DescriptorTree& tree, const SourcePlace& place);
 
 }  // namespace sluice::envoy
 

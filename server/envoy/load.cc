@@ -171,10 +171,10 @@ class Reader {
   }
 
  private:
-  absl::Status Error(config::Place place, std::string_view text) const {
+  absl::Status Error(config::TextPlace place, std::string_view text) const {
     return config::ErrorAt(filename_, place, text);
   }
-  Place PlaceOf(const YamlNode& node) const {
+  SourcePlace PlaceOf(const YamlNode& node) const {
     return {source_, node.place.line, node.place.column};
   }
 

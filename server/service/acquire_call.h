@@ -308,7 +308,7 @@ class AcquireCall final : private waiting::HeldCaller {
   // Acquisitions within max_calls_per_second, the first ones; and the error of the others.
   size_t within_calls_ = SIZE_MAX;
   absl::Status over_calls_;
-  access::Place held_place_;  // if it asks to be held
+  access::ClientPlace held_place_;  // if it asks to be held
   std::vector<Item> items_;
   std::vector<Asked> asked_;
   std::vector<OnceRequest> once_;  // in the order of their items

@@ -67,18 +67,19 @@ concept OpenForDecision = requires(
 
 // What a shared store must offer as well, so that its nodes serve waiting callers in one order.
 template <typename Bucket>
-concept OpenForTickets = OpenForDecision<Bucket> &&
-                         requires(Bucket& bucket, const Bucket& view, uint64_t permits,
-                                  int64_t now_ns, const Place* place, const Place::Next& next) {
-                           // Callers with earlier tickets need the slots. Null: the caller does not
-                           // wait.
-                           { view.IsBehind(place, permits, now_ns) } -> std::same_as<bool>;
-                           { bucket.LeaveTicket(*place, permits, now_ns) };
-                           { bucket.DropTicket(*place, next, now_ns) };
-                         };
+concept OpenForTickets =
+    OpenForDecision<Bucket> &&
+    requires(Bucket& bucket, const Bucket& view, uint64_t permits, int64_t now_ns,
+             const QueuePlace* place, const QueuePlace::Next& next) {
+      // Callers with earlier tickets need the slots. Null: the caller does not
+      // wait.
+      { view.IsBehind(place, permits, now_ns) } -> std::same_as<bool>;
+      { bucket.LeaveTicket(*place, permits, now_ns) };
+      { bucket.DropTicket(*place, next, now_ns) };
+    };
 
 template <OpenForDecision Bucket>
-bool IsBehind(const Bucket& bucket, const Place* place, uint64_t permits, int64_t now_ns) {
+bool IsBehind(const Bucket& bucket, const QueuePlace* place, uint64_t permits, int64_t now_ns) {
   if constexpr (OpenForTickets<Bucket>) {
     return bucket.IsBehind(place, permits, now_ns);
   } else {
@@ -88,7 +89,7 @@ bool IsBehind(const Bucket& bucket, const Place* place, uint64_t permits, int64_
 
 // Leaves tickets of the place in the slot buckets of these charges, or removes them.
 template <OpenForDecision Bucket>
-void UpdateTickets(const Place& place, bool leave, absl::Span<const Charge> charges,
+void UpdateTickets(const QueuePlace& place, bool leave, absl::Span<const Charge> charges,
                    absl::Span<Bucket> buckets, int64_t now_ns) {
   if constexpr (OpenForTickets<Bucket>) {
     for (size_t i = 0; i < buckets.size(); ++i) {
@@ -97,7 +98,8 @@ void UpdateTickets(const Place& place, bool leave, absl::Span<const Charge> char
       if (leave) {
         buckets[i].LeaveTicket(place, charges[i].permits, now_ns);
       } else {
-        buckets[i].DropTicket(place, place.next.empty() ? Place::Next() : place.next[i], now_ns);
+        buckets[i].DropTicket(place, place.next.empty() ? QueuePlace::Next() : place.next[i],
+                              now_ns);
       }
     }
   }

@@ -26,7 +26,7 @@
 #include "server/algorithm/open_receipts.h"
 #include "server/algorithm/shared_rate.h"
 #include "server/store/once.h"
-#include "server/store/place.h"
+#include "server/store/queue_place.h"
 #include "server/store/rule.h"
 
 namespace sluice::store {
@@ -162,7 +162,7 @@ struct Acquisition {
   Once* once = nullptr;
   // Of a caller that waits for slots; null: it does not. Owned by the caller. A store that is not
   // shared ignores it.
-  const Place* place = nullptr;
+  const QueuePlace* place = nullptr;
   // Other callers wait for slots that it charges: it is denied, as if none were free.
   bool behind_others = false;
 
@@ -322,7 +322,7 @@ class RefundOperation : public Operation {
   absl::Span<const Charge> charges;
   // Of a caller that waited for slots: its tickets are removed. Null: it has none. If it was
   // granted nothing, receipt_id is 0.
-  const Place* place = nullptr;
+  const QueuePlace* place = nullptr;
   // Owned by the caller, as many as charges: whole permits given back. Written by the store.
   uint64_t* refunded = nullptr;
   int64_t deadline_ns = kNoDeadline;

@@ -72,14 +72,14 @@ class HeldCaller {
     kRebooking,       // taken out of the queue by a change of limits
   };
   State state_ = State::kIdle;
-  bool ticketed_ = false;  // in SlotLines: a ticket of it (store::Place) may be in the store
+  bool ticketed_ = false;  // in SlotLines: a ticket of it (store::QueuePlace) may be in the store
   // The operation on its reservation that the store has not answered yet; null: none.
   PendingOperation* operation_ = nullptr;
   // After a change of limits: the charges with the new rules.
   std::vector<store::Charge> charges_;
   // Of a caller that is in SlotLines, which sets them.
   uint64_t place_ = 0;
-  int64_t number_ = 0;  // store::Place::number
+  int64_t number_ = 0;  // store::QueuePlace::number
   int64_t look_at_ns_ = 0;
   std::vector<uint64_t> slot_buckets_;
 };

@@ -22,8 +22,8 @@
 // have nothing in the store. Advance tries the first caller of each queue again when slots were
 // freed in this process, when a hold ends, and every kSharedRetryNs if other nodes may free them.
 // Meanwhile all others are denied (Acquisition::behind_others). In a shared store the first caller
-// of each line has a ticket (store::Place), so that callers of other nodes do not come first; a try
-// that serves it hands the ticket on to the next caller. A caller that gets its slots is
+// of each line has a ticket (store::QueuePlace), so that callers of other nodes do not come first;
+// a try that serves it hands the ticket on to the next caller. A caller that gets its slots is
 // answered; if its rates are booked for later, it goes on to the queue of grant times.
 //
 // Slow stores. The store may answer later and from any thread (PendingOperation). A caller that
@@ -274,7 +274,7 @@ class HeldCallers final {
   common::MemoryPart refund_memory_ ABSL_GUARDED_BY(mu_);
   size_t charges_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
 
-  const uint64_t node_;  // store::Place::node
+  const uint64_t node_;  // store::QueuePlace::node
   SlotLines lines_ ABSL_GUARDED_BY(mu_);
   // Of lines_; read without the lock by callers that need slots or free them.
   std::atomic<size_t> in_line_{0};

@@ -160,13 +160,13 @@ PendingOperation* HeldCallers::NextTry(Outbox* out) {
 void HeldCallers::SetPlace(HeldCaller* caller, bool last, PendingOperation* operation) {
   if (!store_.Shared()) return;
   caller->ticketed_ = true;
-  store::Place& place = operation->place;
+  store::QueuePlace& place = operation->place;
   place.node = node_;
   place.number = caller->number_;
   place.ticket_for_ns = std::min(SharedRetries() * kTicketNs, common::bounds::kMaxTicketNs);
   place.last = last;
   if (draining_) return;
-  std::vector<store::Place::Next> next(operation->charges.size());
+  std::vector<store::QueuePlace::Next> next(operation->charges.size());
   bool any = false;
   for (size_t i = 0; i < next.size(); ++i) {
     if (!WaitsFor(operation->charges[i])) continue;

@@ -62,7 +62,7 @@ class PendingOperation {
   size_t memory() const {
     return sizeof(*this) + keys_.capacity() +
            charges.capacity() * (sizeof(store::Charge) + sizeof(uint64_t)) +
-           next.capacity() * sizeof(store::Place::Next);
+           next.capacity() * sizeof(store::QueuePlace::Next);
   }
 
   // Each of these starts an operation. Refund and Reserve retry with current rules if limits
@@ -89,8 +89,8 @@ class PendingOperation {
   std::vector<store::Charge> charges;  // their keys are views of keys_
   std::vector<store::ChargeResult> results;
   // Of a caller in line, in a shared store; node 0: none.
-  store::Place place;
-  std::vector<store::Place::Next> next;  // of place
+  store::QueuePlace place;
+  std::vector<store::QueuePlace::Next> next;  // of place
 
  private:
   // The store's operation, as a part of this.

@@ -5,7 +5,7 @@
 // tried when it is the first in all of them. So callers get slots in the order of their arrival,
 // however many they want: small requests do not keep a large one waiting for ever. Two callers
 // are in the same order in all lines, so none of them waits for the other in a cycle. Among the
-// nodes of a shared store callers are ordered by number (store::Place), which grows along each
+// nodes of a shared store callers are ordered by number (store::QueuePlace), which grows along each
 // line.
 #ifndef SLUICE_SERVER_WAITING_SLOT_LINES_H_
 #define SLUICE_SERVER_WAITING_SLOT_LINES_H_

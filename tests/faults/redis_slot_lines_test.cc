@@ -32,7 +32,7 @@ namespace sluice::testing {
 namespace {
 
 using store::Charge;
-using store::Place;
+using store::QueuePlace;
 using store::Rule;
 using store::redis::Ticket;
 using waiting::HeldCallers;
@@ -437,7 +437,7 @@ class Model {
  public:
   explicit Model(uint64_t permits) : permits_(permits) {}
 
-  bool Try(const Place* place, uint64_t permits, int64_t now_ns) {
+  bool Try(const QueuePlace* place, uint64_t permits, int64_t now_ns) {
     std::erase_if(tickets_, [&](const Ticket& one) { return one.until_ns <= now_ns; });
     uint64_t before = 0;
     for (const Ticket& one : tickets_) {
@@ -457,12 +457,12 @@ class Model {
     if ((granted || place->last) && !place->next.empty()) Put(*place, place->next[0], now_ns);
     return granted;
   }
-  void Leave(const Place& place) {
+  void Leave(const QueuePlace& place) {
     std::erase_if(tickets_, [&](const Ticket& one) {
       return one.number == place.number && one.node == place.node;
     });
   }
-  void Put(const Place& place, const Place::Next& of, int64_t now_ns) {
+  void Put(const QueuePlace& place, const QueuePlace::Next& of, int64_t now_ns) {
     std::erase_if(tickets_, [&](const Ticket& one) {
       return one.until_ns <= now_ns || (one.node == place.node && one.number < of.number);
     });
@@ -491,7 +491,7 @@ class RedisTicketsTest : public ::testing::Test {
     for (auto& node : nodes_) node->store().Register(rule_);
   }
   std::vector<Charge> Charges(uint64_t permits) const { return {{rule_.get(), "k", permits}}; }
-  Acquired Try(size_t node, const Place* place, uint64_t permits) {
+  Acquired Try(size_t node, const QueuePlace* place, uint64_t permits) {
     return Acquire(nodes_[node]->store(), Charges(permits), {.want_receipt = true, .place = place});
   }
   int64_t NowNs() { return nodes_[0]->NowNs(); }
@@ -535,14 +535,14 @@ TEST_F(RedisTicketsTest, DecideAsTheModelOnARandomHistory) {
   for (int step = 0; step < 8000; ++step) {
     const size_t node = below(3);
     std::deque<Caller>& line = lines[node];
-    const auto place_of_first = [&](std::vector<Place::Next>* next, bool last) {
-      Place place = {
+    const auto place_of_first = [&](std::vector<QueuePlace::Next>* next, bool last) {
+      QueuePlace place = {
           .node = node + 1, .number = line[0].number, .ticket_for_ns = kLife, .last = last};
       if (line.size() > 1) next->push_back({line[1].number, line[1].permits});
       place.next = *next;
       return place;
     };
-    std::vector<Place::Next> next;
+    std::vector<QueuePlace::Next> next;
     switch (below(8)) {
       case 0:
         Advance(static_cast<int64_t>(below(kLife / 2)));
@@ -567,7 +567,7 @@ TEST_F(RedisTicketsTest, DecideAsTheModelOnARandomHistory) {
         // Its first caller leaves, by itself or by its last try.
         const bool tries = below(2) == 0;
         const uint64_t permits = line[0].permits;
-        const Place place = place_of_first(&next, /*last=*/true);
+        const QueuePlace place = place_of_first(&next, /*last=*/true);
         line.pop_front();
         if (tries) {
           const bool granted = model.Try(&place, permits, NowNs());
@@ -600,7 +600,7 @@ TEST_F(RedisTicketsTest, DecideAsTheModelOnARandomHistory) {
       default: {
         if (line.empty()) break;
         const uint64_t permits = line[0].permits;
-        const Place place = place_of_first(&next, /*last=*/false);
+        const QueuePlace place = place_of_first(&next, /*last=*/false);
         const bool granted = model.Try(&place, permits, NowNs());
         const Acquired tried = Try(node, &place, permits);
         ASSERT_EQ(tried.granted(), granted) << step;
@@ -627,19 +627,19 @@ TEST_F(RedisTicketsTest, AreBoundedHoweverManyNodesWait) {
   ASSERT_TRUE(held.granted());
   constexpr uint64_t kMost = common::bounds::kMaxTicketsPerBucketInRedis;
   const auto place_of = [&](uint64_t node) {
-    return Place{
+    return QueuePlace{
         .node = node, .number = 1'000'000 + static_cast<int64_t>(node), .ticket_for_ns = kLife};
   };
   for (uint64_t node = 1; node <= kMost + 20; ++node) {
-    const Place place = place_of(node);
+    const QueuePlace place = place_of(node);
     ASSERT_FALSE(Try(node % 3, &place, 5).granted());
   }
   EXPECT_EQ(Tickets(), kMost);
   ASSERT_EQ(Refund(nodes_[1]->store(), held.receipt_id, Charges(5)).outcome,
             store::RefundOutcome::kRefunded);
-  const Place last = place_of(kMost + 20);
+  const QueuePlace last = place_of(kMost + 20);
   EXPECT_FALSE(Try(2, &last, 5).granted()) << "it has no ticket, and waits its turn";
-  const Place first = place_of(1);
+  const QueuePlace first = place_of(1);
   EXPECT_TRUE(Try(2, &first, 5).granted());
 }
 
@@ -647,7 +647,7 @@ TEST_F(RedisTicketsTest, AreBoundedHoweverManyNodesWait) {
 TEST_F(RedisTicketsTest, OutliveOtherOperationsOnTheBucket) {
   const Acquired held = Try(0, nullptr, 4);
   ASSERT_TRUE(held.granted());
-  const Place place = {.node = 1, .number = NowNs(), .ticket_for_ns = kLife};
+  const QueuePlace place = {.node = 1, .number = NowNs(), .ticket_for_ns = kLife};
   ASSERT_FALSE(Try(0, &place, 5).granted());
   ASSERT_EQ(Tickets(), 1u);
   EXPECT_EQ(Try(1, nullptr, 1).outcome, store::Outcome::kDenied);

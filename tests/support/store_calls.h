@@ -83,7 +83,7 @@ struct AcquireOptions {
   // Not 0: an estimate.
   int64_t settle_within_ns = 0;
   // Of a caller that waits for slots.
-  const store::Place* place = nullptr;
+  const store::QueuePlace* place = nullptr;
 };
 
 inline std::vector<Acquired> AcquireBatch(store::Store& store,
@@ -160,7 +160,8 @@ struct Refunded {
 
 inline Refunded Refund(store::Store& store, uint64_t receipt_id,
                        const std::vector<store::Charge>& charges, int64_t grant_time_ns = 0,
-                       const store::Once* once = nullptr, const store::Place* place = nullptr) {
+                       const store::Once* once = nullptr,
+                       const store::QueuePlace* place = nullptr) {
   struct Operation final : store::RefundOperation {
     void Done() override { done.Notify(); }
     Notification done;

@@ -82,7 +82,7 @@ MetadataValue::Fields ReadFields(google::protobuf::Struct& from) {
   return fields;
 }
 
-RateLimit ReadRateLimit(config::RateLimitPolicy& from, Place place) {
+RateLimit ReadRateLimit(config::RateLimitPolicy& from, SourcePlace place) {
   RateLimit limit;
   if (from.unit() >= config::UNKNOWN && from.unit() <= config::WEEK) {
     limit.unit = static_cast<Unit>(from.unit());
@@ -100,7 +100,7 @@ RateLimit ReadRateLimit(config::RateLimitPolicy& from, Place place) {
   return limit;
 }
 
-Descriptor ReadDescriptor(config::RateLimitDescriptor& from, Place place) {
+Descriptor ReadDescriptor(config::RateLimitDescriptor& from, SourcePlace place) {
   Descriptor descriptor;
   descriptor.key = std::move(*from.mutable_key());
   descriptor.value = std::move(*from.mutable_value());
@@ -154,7 +154,8 @@ absl::StatusOr<DescriptorTree> ReadResources(
       return Bad(where, absl::StrCat("another resource has the name \"", message.name(),
                                      "\"; give each a name of its own"));
     }
-    const Place place{.source = static_cast<uint32_t>(tree.sources.size()), .line = 0, .column = 0};
+    const SourcePlace place{
+        .source = static_cast<uint32_t>(tree.sources.size()), .line = 0, .column = 0};
     tree.sources.push_back(absl::StrCat("xds:", message.name()));
     Domain domain{.name = std::move(*message.mutable_domain()), .descriptors = {}, .place = place};
     domain.descriptors.reserve(message.descriptors_size());

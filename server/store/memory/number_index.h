@@ -28,7 +28,8 @@ class NumberIndex {
   // hash, and with few others.
   template <typename Same>
   std::optional<uint32_t> Find(uint64_t hash, Same same) const {
-    const Place found = FindPlace(hash, [&](uint32_t place) { return same(place & kNumberMask); });
+    const EntryPlace found =
+        FindPlace(hash, [&](uint32_t place) { return same(place & kNumberMask); });
     if (found.group == groups_.size()) return std::nullopt;
     return groups_[found.group].places[found.index] & kNumberMask;
   }
@@ -50,7 +51,7 @@ class NumberIndex {
   // Does nothing if the number is not there.
   void Erase(uint64_t hash, uint32_t number) {
     const uint32_t erased = TagOf(hash) | (number & kNumberMask);
-    const Place found = FindPlace(hash, [&](uint32_t place) { return place == erased; });
+    const EntryPlace found = FindPlace(hash, [&](uint32_t place) { return place == erased; });
     if (found.group == groups_.size()) return;
     for (size_t i = First(hash); i != found.group; i = Next(i)) --groups_[i].passed;
     groups_[found.group].places[found.index] = 0;
@@ -85,13 +86,13 @@ class NumberIndex {
   // Entries of a group, on average, in a full table: more than 15 in few of them.
   static constexpr size_t kMeant = 12;
 
-  struct Place {
+  struct EntryPlace {
     size_t group;  // groups_.size(): there is none
     size_t index;
   };
 
   template <typename Same>
-  Place FindPlace(uint64_t hash, Same same) const {
+  EntryPlace FindPlace(uint64_t hash, Same same) const {
     const uint32_t tag = TagOf(hash);
     size_t i = First(hash);
     for (size_t left = groups_.size(); left > 0; --left, i = Next(i)) {

@@ -48,7 +48,7 @@ size_t DescriptorCall::memory() const {
          keys_.size() * sizeof(envoy::BucketKey) +
          acquisitions_.capacity() * sizeof(store::Acquisition) +
          charges_.capacity() * (sizeof(store::Charge) + sizeof(store::ChargeResult)) +
-         places_.capacity() * sizeof(Place) + todo_.capacity() * sizeof(uint32_t) +
+         places_.capacity() * sizeof(ChargePlace) + todo_.capacity() * sizeof(uint32_t) +
          (queries_.capacity() + probe_items_.capacity()) *
              (sizeof(store::QueryItem) + sizeof(uint32_t)) +
          replaced_.capacity() * sizeof(std::string_view) +

@@ -153,7 +153,7 @@ class DescriptorCall final {
     DescriptorCall* const call;
   };
   // Where the charge of a descriptor is.
-  struct Place {
+  struct ChargePlace {
     uint32_t descriptor = 0;
     uint32_t acquisition = 0;
     uint32_t charge = 0;  // in charges_ and results_
@@ -211,7 +211,7 @@ class DescriptorCall final {
   void DenyNewKey(access::ClientBound bound, store::Acquisition* refused) const;
   absl::Status ErrorOf(const store::Acquisition& decided) const;
   absl::Status StoreError(bool may_be_debited) const;
-  void JudgeDebit(const Place& place);
+  void JudgeDebit(const ChargePlace& place);
   void JudgeCheck(size_t descriptor, const store::QueryItem& found);
   // Hits that later descriptors of the request have counted on the same bucket.
   uint64_t CountedLater(size_t descriptor) const;
@@ -235,7 +235,7 @@ class DescriptorCall final {
   std::vector<store::Acquisition> acquisitions_;
   std::vector<store::Charge> charges_;
   std::vector<store::ChargeResult> results_;
-  std::vector<Place> places_;
+  std::vector<ChargePlace> places_;
   std::vector<uint32_t> todo_;
   std::vector<store::QueryItem> queries_;
   std::vector<store::QueryItem> probe_items_;

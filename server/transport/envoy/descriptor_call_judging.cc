@@ -74,7 +74,7 @@ void DescriptorCall::Debited() {
 absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
   absl::Status status;
   for (; judged_ < places_.size() && places_[judged_].acquisition < end; ++judged_) {
-    const Place& place = places_[judged_];
+    const ChargePlace& place = places_[judged_];
     store::Acquisition& decided = acquisitions_[place.acquisition];
     if (decided.outcome == store::Outcome::kTooManyNewBuckets) {
       DenyNewKey(access::ClientBound::kNewKeysPerMinute, &decided);
@@ -136,7 +136,7 @@ absl::Status DescriptorCall::StoreError(bool may_be_debited) const {
   return absl::UnknownError(error.message());
 }
 
-void DescriptorCall::JudgeDebit(const Place& place) {
+void DescriptorCall::JudgeDebit(const ChargePlace& place) {
   const size_t d = place.descriptor;
   const Item& item = items_[d];
   store::Acquisition& decided = acquisitions_[place.acquisition];

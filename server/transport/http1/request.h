@@ -77,23 +77,23 @@ class Request {
   friend class RequestParser;
 
   // A part of bytes_, which may move while the request is received.
-  struct Place {
+  struct ByteRange {
     uint32_t offset = 0;
     uint32_t size = 0;
   };
   struct FieldPlace {
-    Place name;
-    Place value;
+    ByteRange name;
+    ByteRange value;
   };
 
-  std::string_view View(Place place) const {
+  std::string_view View(ByteRange place) const {
     return {reinterpret_cast<const char*>(bytes_.data()) + place.offset, place.size};
   }
 
   Method method_ = Method::kOther;
   bool is_1_1_ = false;
-  Place path_;
-  Place authority_;
+  ByteRange path_;
+  ByteRange authority_;
   std::vector<FieldPlace> parameters_;
   std::vector<FieldPlace> headers_;
   common::Buffer bytes_;  // the target and the headers, decoded

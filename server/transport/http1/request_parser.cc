@@ -226,9 +226,9 @@ class RequestParser::Beast {
     }
   }
 
-  Request::Place Append(std::string_view text) {
-    const Request::Place place = {static_cast<uint32_t>(request_->bytes_.size()),
-                                  static_cast<uint32_t>(text.size())};
+  Request::ByteRange Append(std::string_view text) {
+    const Request::ByteRange place = {static_cast<uint32_t>(request_->bytes_.size()),
+                                      static_cast<uint32_t>(text.size())};
     request_->bytes_.Append(text);
     return place;
   }
@@ -280,8 +280,8 @@ class RequestParser::Beast {
       default:
         break;
     }
-    const Request::Place value_place = Append(value);
-    const Request::Place name_place = Append(name);
+    const Request::ByteRange value_place = Append(value);
+    const Request::ByteRange name_place = Append(name);
     uint8_t* const lower = request_->bytes_.data() + name_place.offset;
     for (size_t i = 0; i < name.size(); ++i) {
       lower[i] = static_cast<uint8_t>(absl::ascii_tolower(lower[i]));
@@ -341,13 +341,13 @@ class RequestParser::Beast {
                                     " parameters"));
     }
     const size_t equals = std::min(text.find('='), text.size());
-    const Request::Place name = Decode(text.substr(0, equals));
-    const Request::Place value = Decode(text.substr(std::min(equals + 1, text.size())));
+    const Request::ByteRange name = Decode(text.substr(0, equals));
+    const Request::ByteRange value = Decode(text.substr(std::min(equals + 1, text.size())));
     request_->parameters_.push_back({name, value});
   }
 
   // Appends the text with each %XX as the byte XX; text without any stays where it is.
-  Request::Place Decode(std::string_view text) {
+  Request::ByteRange Decode(std::string_view text) {
     if (text.find('%') == text.npos) return {OffsetOf(text), static_cast<uint32_t>(text.size())};
     common::Buffer& bytes = request_->bytes_;
     const auto offset = static_cast<uint32_t>(bytes.size());
@@ -398,7 +398,7 @@ class RequestParser::Beast {
   Request* request_ = nullptr;
   State state_ = State::kDone;
   ParseError error_;
-  Request::Place target_;
+  Request::ByteRange target_;
   size_t header_bytes_ = 0;
   size_t body_bytes_ = 0;
   size_t max_body_bytes_ = 0;

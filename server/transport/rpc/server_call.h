@@ -185,7 +185,7 @@ class ServerCall : public http2::Stream {
   ResponseWriter writer_;
   std::vector<std::pair<std::string_view, std::string>> metadata_;
   access::CallerPtr caller_;
-  access::Place stream_place_;  // until the stream ends
+  access::ClientPlace stream_place_;  // until the stream ends
 
  private:
   // Submits the end of the call, whose messages are complete.

@@ -119,7 +119,7 @@ class WatchMethod final : public http1::Handler {
     absl::Status decoded;
     service::WatchOptions options;
     std::shared_ptr<EventSink> sink;  // null: the watch has not begun
-    access::Place place;              // among the streams of its client
+    access::ClientPlace place;        // among the streams of its client
   };
 
   absl::Status Decode(const std::string& json, service::WatchOptions* options) const {

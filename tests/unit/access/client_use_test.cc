@@ -40,7 +40,7 @@ TEST(ClientUseTest, WithoutBoundsEverythingPasses) {
   const auto use = std::make_shared<ClientUse>("mesh", nullptr);
   EXPECT_EQ(use->TakeCalls(UINT64_MAX, kSecond), UINT64_MAX);
   EXPECT_EQ(use->new_keys(), nullptr);
-  Place place;
+  ClientPlace place;
   EXPECT_TRUE(place.Enter(use, ClientBound::kStreams));
 }
 
@@ -78,9 +78,9 @@ TEST(ClientUseTest, PlacesAreExactOverThreads) {
   std::atomic<int> most{0};
   OnThreads([&] {
     for (int i = 0; i < 20'000; ++i) {
-      Place first;
-      Place second;
-      for (Place* const place : {&first, &second}) {
+      ClientPlace first;
+      ClientPlace second;
+      for (ClientPlace* const place : {&first, &second}) {
         if (!place->Enter(use, ClientBound::kStreams)) continue;
         const int now = ++open;
         int seen = most.load();
@@ -100,8 +100,8 @@ TEST(ClientUseTest, CountsCarryOverByNameAsLongAsACallLasts) {
   auto before = uses.Of("mesh");
   EXPECT_NE(uses.Of("other"), before);
   before->SetBounds(BoundsOf(ClientBound::kHeldCalls, 2));
-  Place first;
-  Place second;
+  ClientPlace first;
+  ClientPlace second;
   ASSERT_TRUE(first.Enter(before, ClientBound::kHeldCalls));
   ASSERT_TRUE(second.Enter(before, ClientBound::kHeldCalls));
   // The client leaves the file and comes back, with a lower bound.
@@ -110,7 +110,7 @@ TEST(ClientUseTest, CountsCarryOverByNameAsLongAsACallLasts) {
   EXPECT_EQ(after->open(ClientBound::kHeldCalls), 2);
   after->SetBounds(BoundsOf(ClientBound::kHeldCalls, 1));
   first.Leave();
-  Place third;
+  ClientPlace third;
   EXPECT_FALSE(third.Enter(after, ClientBound::kHeldCalls));
   second.Leave();
   EXPECT_TRUE(third.Enter(after, ClientBound::kHeldCalls));

@@ -237,8 +237,8 @@ class PlacesStore final : public store::Store {
  public:
   struct Passed {
     bool try_ = true;  // false: a refund
-    store::Place place;
-    std::vector<store::Place::Next> next;
+    store::QueuePlace place;
+    std::vector<store::QueuePlace::Next> next;
     uint64_t receipt_id = 0;  // of a refund
   };
 
@@ -248,14 +248,14 @@ class PlacesStore final : public store::Store {
   void Register(std::shared_ptr<const Rule> rule) override { store_.Register(std::move(rule)); }
   store::StoreStats Stats() const override { return store_.Stats(); }
   void Acquire(store::AcquireOperation* operation) override {
-    if (const store::Place* const place = operation->acquisitions[0].place; place != nullptr) {
+    if (const store::QueuePlace* const place = operation->acquisitions[0].place; place != nullptr) {
       passed_.push_back({true, *place, {place->next.begin(), place->next.end()}});
     }
     store_.Acquire(operation);
   }
   void Query(store::QueryOperation* operation) override { store_.Query(operation); }
   void Refund(store::RefundOperation* operation) override {
-    if (const store::Place* const place = operation->place; place != nullptr) {
+    if (const store::QueuePlace* const place = operation->place; place != nullptr) {
       passed_.push_back(
           {false, *place, {place->next.begin(), place->next.end()}, operation->receipt_id});
     }

@@ -204,7 +204,7 @@ void FenceCheck::ReadFence() {
   for (size_t i = 0; i < read_.size(); ++i) {
     endpoint_.Call({"GET", read_[i].key}, [this, of = connection_, i](const Reply* reply) {
       if (of != connection_) return;
-      Place& place = read_[i];
+      FencePlace& place = read_[i];
       if (reply != nullptr && IsElsewhere(*reply)) {
         place.here = false;
         OnSlotUnavailable();
@@ -230,16 +230,16 @@ void FenceCheck::ReadFence() {
 
 void FenceCheck::OnFences() {
   // Of this server, in this term; else of the server whose place it took.
-  Place* own = nullptr;
-  const auto later = [&](const Place& place) {
+  FencePlace* own = nullptr;
+  const auto later = [&](const FencePlace& place) {
     return own == nullptr || place.found->number > own->found->number;
   };
-  for (Place& place : read_) {
+  for (FencePlace& place : read_) {
     if (!place.found.has_value() || place.found->identity != server_.identity) continue;
     if (later(place)) own = &place;
   }
   const bool here = own != nullptr;
-  for (Place& place : read_) {
+  for (FencePlace& place : read_) {
     if (here || !place.found.has_value()) continue;
     if (IsAnothers(place.found->identity)) continue;
     if (later(place)) own = &place;
@@ -268,7 +268,7 @@ void FenceCheck::ForgetOthers(const std::string& key) {
 
 std::optional<Fence> FenceCheck::Known() const {
   std::optional<Fence> last;
-  for (const Place& place : read_) {
+  for (const FencePlace& place : read_) {
     std::optional<Fence> one = known_.Get(place.key);
     if (!one.has_value() || IsAnothers(one->identity)) continue;
     if (!last.has_value() || one->number > last->number) last = std::move(one);
@@ -276,7 +276,7 @@ std::optional<Fence> FenceCheck::Known() const {
   return last;
 }
 
-void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
+void FenceCheck::OnFencesAndWord(const FencePlace* own, bool word_stands) {
   std::optional<Fence> found;
   if (own != nullptr) found = own->found;
   const std::optional<Fence> known = Known();
@@ -285,7 +285,7 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   if (!step.adopt && (!found.has_value() || found->identity != server_.identity)) {
     // The server may be the same, and only the slot of its fence may have moved.
     for (const auto& [key, fence] : known_.All()) {
-      const bool was_read = std::any_of(read_.begin(), read_.end(), [&](const Place& place) {
+      const bool was_read = std::any_of(read_.begin(), read_.end(), [&](const FencePlace& place) {
         return place.here && place.key == key;
       });
       if (fence.identity != server_.identity || was_read) continue;
@@ -310,14 +310,15 @@ void FenceCheck::OnFencesAndWord(const Place* own, bool word_stands) {
   }
   // A fence that other nodes may go by is replaced under its key, so that they detect it.
   if (found.has_value() && found->identity == server_.identity) return Write(step, *own, clock_set);
-  for (const Place& place : read_) {
+  for (const FencePlace& place : read_) {
     if (place.here) return Write(step, place, clock_set);
   }
   Refuse(absl::UnavailableError(
       absl::StrCat(endpoint_.url().ToString(), ": its slots are being moved")));
 }
 
-void FenceCheck::Adopt(const Place& own, const Fence& fence, const std::optional<Fence>& known) {
+void FenceCheck::Adopt(const FencePlace& own, const Fence& fence,
+                       const std::optional<Fence>& known) {
   reading_ = false;
   token_.word_key = WordKey(own.key, fence.word);
   token_.floor_us = fence.floor_us;
@@ -357,7 +358,7 @@ void FenceCheck::Lift(const std::string& limit, int64_t until_us,
       });
 }
 
-void FenceCheck::Write(const FenceStep& step, const Place& at, bool clock_set) {
+void FenceCheck::Write(const FenceStep& step, const FencePlace& at, bool clock_set) {
   endpoint_.Call(ReplaceFenceWords(step, at.key, at.text, FloorKeys(/*unread=*/false)),
                  [this, of = connection_, why = step.why, word = step.write.word,
                   clock_set](const Reply* reply) {

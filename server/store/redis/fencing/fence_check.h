@@ -114,7 +114,7 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
 
  private:
   // A key where the fence may be.
-  struct Place {
+  struct FencePlace {
     std::string key;
     std::string text;            // its value; empty: none
     std::optional<Fence> found;  // if that is a fence
@@ -143,8 +143,8 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   void CallTime(absl::AnyInvocable<void(const ClockReading&)> done);
   void ReadFence();
   void OnFences();
-  void OnFencesAndWord(const Place* own, bool word_stands);
-  void Adopt(const Place& own, const Fence& fence, const std::optional<Fence>& known);
+  void OnFencesAndWord(const FencePlace* own, bool word_stands);
+  void Adopt(const FencePlace& own, const Fence& fence, const std::optional<Fence>& known);
   // As FencingToken::lag_us, by the fence and by the server's settings now.
   int64_t LagUs(int64_t fence_lag_us) const;
   // The fence that this process adopted at this server, or at the one whose place it took.
@@ -152,7 +152,7 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   void OnRaised() final;
   void Watch();
   // `clock_set`: because, among others, the server's clock was set.
-  void Write(const FenceStep& step, const Place& at, bool clock_set);
+  void Write(const FenceStep& step, const FencePlace& at, bool clock_set);
   // The server has its fence at `key`: forgets known fences of its under other keys.
   void ForgetOthers(const std::string& key);
   // Reads from keys[from] on; if `from` is 0, all that are unread. Then the endpoint serves.
@@ -179,7 +179,7 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   int64_t checked_ns_ = 0;   // when INFO was last sent
   bool reading_ = false;     // the fence is being read, or replaced
   int tries_ = 0;
-  std::vector<Place> read_;  // as they were read
+  std::vector<FencePlace> read_;  // as they were read
   ClockWatch clock_;
   ClockReading clock_read_;  // after read_
   int slow_readings_ = 0;    // in a row

@@ -112,7 +112,7 @@ std::optional<int64_t> OpenBucket::RenewHold(uint64_t receipt_id, int64_t now_ns
   return end_ns;
 }
 
-bool OpenBucket::IsBehind(const Place* place, uint64_t permits, int64_t now_ns) const {
+bool OpenBucket::IsBehind(const QueuePlace* place, uint64_t permits, int64_t now_ns) const {
   if (tickets_.empty()) return false;
   if (place == nullptr) return tickets_.AnyAt(now_ns);
   const uint64_t before = tickets_.PermitsBefore(place->number, place->node, now_ns);
@@ -120,12 +120,12 @@ bool OpenBucket::IsBehind(const Place* place, uint64_t permits, int64_t now_ns) 
   return before != 0 && !CanTake(all, now_ns, /*set=*/0);
 }
 
-void OpenBucket::LeaveTicket(const Place& place, uint64_t permits, int64_t now_ns) {
+void OpenBucket::LeaveTicket(const QueuePlace& place, uint64_t permits, int64_t now_ns) {
   changed_ |=
       tickets_.Leave({place.number, place.node, permits, now_ns + place.ticket_for_ns}, now_ns);
 }
 
-void OpenBucket::DropTicket(const Place& place, const Place::Next& next, int64_t now_ns) {
+void OpenBucket::DropTicket(const QueuePlace& place, const QueuePlace::Next& next, int64_t now_ns) {
   changed_ |= tickets_.Drop(place.number, place.node);
   if (next.number == 0) return;
   changed_ |=

@@ -39,7 +39,7 @@
 #include "common/bounds.h"
 #include "server/algorithm/bucket_state.h"
 #include "server/algorithm/parameters.h"
-#include "server/store/place.h"
+#include "server/store/queue_place.h"
 #include "server/store/redis/wire/stored_bucket.h"
 #include "server/store/redis/wire/ticket_list.h"
 
@@ -151,9 +151,9 @@ class OpenBucket {
            (slots() == nullptr ? kMaxBookingsInRedis : common::bounds::kMaxHoldsPerBucketInRedis);
   }
   // Of slots: see TicketList. A null place is of a caller that does not wait.
-  bool IsBehind(const Place* place, uint64_t permits, int64_t now_ns) const;
-  void LeaveTicket(const Place& place, uint64_t permits, int64_t now_ns);
-  void DropTicket(const Place& place, const Place::Next& next, int64_t now_ns);
+  bool IsBehind(const QueuePlace* place, uint64_t permits, int64_t now_ns) const;
+  void LeaveTicket(const QueuePlace& place, uint64_t permits, int64_t now_ns);
+  void DropTicket(const QueuePlace& place, const QueuePlace::Next& next, int64_t now_ns);
   bool HasRoomForEstimate(int64_t now_ns);
   void BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
                      int64_t within_ns);

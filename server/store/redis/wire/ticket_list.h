@@ -1,5 +1,5 @@
 // TicketList: the callers that wait for slots of one bucket in Redis, one or two of each node
-// (store::Place), in the order in which they are served.
+// (store::QueuePlace), in the order in which they are served.
 //
 // A ticket lives until its end, unless its node renews it. So the tickets of a node that died keep
 // slots from other callers for a moment only.

@@ -77,7 +77,7 @@ class Overview final : public http1::Handler {
     http1::Exchange* exchange = nullptr;
     size_t index = 0;  // in LoopReaders::readers
     State state = State::kNeedsSnapshot;
-    access::Place place;  // among the streams of its client
+    access::ClientPlace place;  // among the streams of its client
   };
 
   // The readers of a loop; used on that loop only.

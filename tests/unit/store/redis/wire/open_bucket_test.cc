@@ -272,7 +272,7 @@ class SlotTicketsTest : public ::testing::Test {
  protected:
   static constexpr int64_t kLife = kSecond / 2;
 
-  static Place PlaceOf(uint64_t node, int64_t number) {
+  static QueuePlace PlaceOf(uint64_t node, int64_t number) {
     return {.node = node, .number = number, .ticket_for_ns = kLife};
   }
   void Write() {
@@ -307,9 +307,9 @@ TEST_F(SlotTicketsTest, AreReadAsTheyWereWritten) {
     EXPECT_EQ(read.stored().tickets.size(), 2u);
     EXPECT_EQ(read.LevelAt(now_ns_).remaining, 1);
     EXPECT_TRUE(read.IsBehind(nullptr, 1, now_ns_));
-    const Place second = PlaceOf(8, now_ns_ + 5);
+    const QueuePlace second = PlaceOf(8, now_ns_ + 5);
     EXPECT_TRUE(read.IsBehind(&second, 1, now_ns_));
-    const Place first = PlaceOf(7, now_ns_);
+    const QueuePlace first = PlaceOf(7, now_ns_);
     EXPECT_FALSE(read.IsBehind(&first, 1, now_ns_));
     read.DropTicket(first, {}, now_ns_);
     EXPECT_FALSE(read.IsBehind(&second, 1, now_ns_));
@@ -318,8 +318,8 @@ TEST_F(SlotTicketsTest, AreReadAsTheyWereWritten) {
 }
 
 TEST_F(SlotTicketsTest, LaterCallerIsServedIfThereIsRoomForBoth) {
-  const Place first = PlaceOf(7, now_ns_);
-  const Place second = PlaceOf(8, now_ns_ + 5);
+  const QueuePlace first = PlaceOf(7, now_ns_);
+  const QueuePlace second = PlaceOf(8, now_ns_ + 5);
   bucket_.LeaveTicket(first, 2, now_ns_);
   EXPECT_FALSE(bucket_.IsBehind(&second, 2, now_ns_));
   EXPECT_TRUE(bucket_.IsBehind(&second, 3, now_ns_));
@@ -340,7 +340,7 @@ TEST_F(SlotTicketsTest, StayWithoutHoldsUntilTheyEnd) {
   EXPECT_TRUE(read.IsBehind(nullptr, 1, now_ns_));
   EXPECT_FALSE(read.IsBehind(nullptr, 1, now_ns_ + kLife));
   // The caller is served, and another comes for the place.
-  const Place served = PlaceOf(7, now_ns_);
+  const QueuePlace served = PlaceOf(7, now_ns_);
   bucket_.Take(4, now_ns_, /*receipt_id=*/2, /*set=*/0);
   bucket_.DropTicket(served, {now_ns_ + 3, 1}, now_ns_);
   Write();
@@ -370,7 +370,7 @@ TEST_F(SlotTicketsTest, AreBoundedInBytes) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 1000; ++i) {
     const auto number = static_cast<int64_t>(random());
-    const Place place = {.node = random(), .number = number, .ticket_for_ns = kSecond};
+    const QueuePlace place = {.node = random(), .number = number, .ticket_for_ns = kSecond};
     bucket_.LeaveTicket(place, random(), now_ns_ + i);
   }
   Write();

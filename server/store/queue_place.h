@@ -1,9 +1,9 @@
-// Place: the position of a caller that waits for slots of a store that several nodes share.
+// QueuePlace: the position of a caller that waits for slots of a store that several nodes share.
 //
 // The first caller of a node's queue has a ticket in each of its slot buckets. While the ticket
 // lives, the store gives no later caller slots that this one needs.
-#ifndef SLUICE_SERVER_STORE_PLACE_H_
-#define SLUICE_SERVER_STORE_PLACE_H_
+#ifndef SLUICE_SERVER_STORE_QUEUE_PLACE_H_
+#define SLUICE_SERVER_STORE_QUEUE_PLACE_H_
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@
 
 namespace sluice::store {
 
-struct Place {
+struct QueuePlace {
   // The caller behind it in the queue of one bucket. Its ticket replaces this caller's ticket when
   // this caller is served or leaves. number 0: there is none.
   struct Next {
@@ -34,4 +34,4 @@ struct Place {
 
 }  // namespace sluice::store
 
-#endif  // SLUICE_SERVER_STORE_PLACE_H_
+#endif  // SLUICE_SERVER_STORE_QUEUE_PLACE_H_
