@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/shard/batch_turns.h"
 #include "tests/faults/cluster_keys.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
@@ -94,6 +96,71 @@ TEST(RedisConnectionsTest, KeepsServingWhenExtraConnectionBreaks) {
   EXPECT_TRUE(Acquire(node.store(), *rule, "k").granted());
   for (int round = 0; Connections(server) < 3; ++round) {
     AcquireBatch(node.store(), FourOfEach(*rule, Keys(absl::StrCat("again", round, ":"), 100)));
+  }
+}
+
+TEST(RedisConnectionsTest, OneAcquisitionDoesNotWaitForManyBatchesBeforeIt) {
+  struct Operation final : store::AcquireOperation {
+    void Done() override { on_done(); }
+    std::vector<store::Charge> charges;
+    std::vector<store::ChargeResult> results;
+    std::vector<store::Acquisition> all;
+    std::function<void()> on_done = [] {};
+  };
+  constexpr size_t kBatches = 64;
+  constexpr size_t kEach = 1024;
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto rule = ThreeAnHour();
+  node.store().Register(rule);
+  const std::vector<std::string> keys = Keys("k", kBatches * kEach + 2);
+  const auto prepare = [&](Operation& operation, size_t first, size_t count) {
+    operation.results.resize(count);
+    operation.all.resize(count);
+    for (size_t i = 0; i < count; ++i)
+      operation.charges.push_back({rule.get(), keys[first + i], 1});
+    for (size_t i = 0; i < count; ++i) {
+      operation.all[i].charges = absl::MakeConstSpan(&operation.charges[i], 1);
+      operation.all[i].results = &operation.results[i];
+    }
+    operation.acquisitions = absl::MakeSpan(operation.all);
+  };
+  std::vector<Operation> batches(kBatches);
+  for (size_t b = 0; b < kBatches; ++b) prepare(batches[b], b * kEach, kEach);
+  Operation one;
+  Operation first;
+  prepare(one, kBatches * kEach, 1);
+  prepare(first, kBatches * kEach + 1, 1);
+  size_t left = kBatches + 1;
+  Notification all_done;
+  const auto on_done = [&] {
+    if (--left == 0) all_done.Notify();
+  };
+  size_t decided_before = 0;
+  // All begins and ends are on the store's loop.
+  first.on_done = [&] {
+    for (Operation& batch : batches) {
+      batch.on_done = on_done;
+      node.store().Acquire(&batch);
+    }
+    one.on_done = [&] {
+      for (const Operation& batch : batches) {
+        for (const store::Acquisition& acquisition : batch.all) {
+          decided_before += acquisition.outcome == store::Outcome::kPending ? 0 : 1;
+        }
+      }
+      on_done();
+    };
+    node.store().Acquire(&one);
+  };
+  node.store().Acquire(&first);
+  all_done.Wait();
+  EXPECT_EQ(one.all[0].outcome, store::Outcome::kGranted);
+  EXPECT_LE(decided_before, 2 * store::redis::BatchTurns::kMost);
+  for (const Operation& batch : batches) {
+    for (const store::Acquisition& acquisition : batch.all) {
+      ASSERT_EQ(acquisition.outcome, store::Outcome::kGranted);
+    }
   }
 }
 

@@ -47,6 +47,7 @@ void PendingAcquires::Answer(Caller& caller, Outcome outcome) {
   PendingAcquire* const pending = std::exchange(caller.pending, nullptr);
   if (pending == nullptr) return;
   --waiting_;
+  if (pending->batch) on_batched_();
   Acquisition& acquisition = *caller.acquisition;
   acquisition.outcome = outcome;
   if (acquisition.charges.size() == 1 &&

@@ -20,6 +20,7 @@ struct PendingAcquire {
   int64_t deadline_ns;
   // Receipt id for all its acquisitions; 0: each gets one of its own.
   uint64_t receipt_id = 0;
+  bool batch = false;  // see BatchTurns
 };
 
 // One acquisition that waits for its answer. `pending` null: it was answered.
@@ -36,9 +37,13 @@ ChargeResult ResultOf(const Rule& rule, bool fits, const BucketLevel& level);
 // Belongs to its loop.
 class PendingAcquires {
  public:
-  // `on_relaxed` is called with each answer from Redis to an acquisition of a relaxed limit alone.
-  PendingAcquires(ShardCounters& counters, absl::AnyInvocable<void(const Acquisition&)> on_relaxed)
-      : counters_(counters), on_relaxed_(std::move(on_relaxed)) {}
+  // `on_relaxed` is called with each answer from Redis to an acquisition of a relaxed limit alone,
+  // `on_batched` at each answer to an acquisition of a batch.
+  PendingAcquires(ShardCounters& counters, absl::AnyInvocable<void(const Acquisition&)> on_relaxed,
+                  absl::AnyInvocable<void()> on_batched)
+      : counters_(counters),
+        on_relaxed_(std::move(on_relaxed)),
+        on_batched_(std::move(on_batched)) {}
 
   // REQUIRES: the operation has acquisitions; all of them are added and answered.
   PendingAcquire* Begin(AcquireOperation* operation, uint64_t receipt_id);
@@ -58,6 +63,7 @@ class PendingAcquires {
  private:
   ShardCounters& counters_;
   absl::AnyInvocable<void(const Acquisition&)> on_relaxed_;
+  absl::AnyInvocable<void()> on_batched_;
   size_t waiting_ = 0;
   std::vector<std::unique_ptr<PendingAcquire>> free_;  // kept for their memory
 };

@@ -27,15 +27,18 @@ Shard::Shard(StoreState& state, net::EventLoop& loop, net::Resolver& resolver,
                           endpoint_options_,
                           *this})),
       local_(*this, state.sharing, *this),
-      acquires_(counters_,
-                [this](const Acquisition& acquisition) { local_.LearnRelaxed(acquisition); }),
+      acquires_(
+          counters_, [this](const Acquisition& acquisition) { local_.LearnRelaxed(acquisition); },
+          [this] { turns_.OnAnswered(); }),
       queues_(*this, state.options.max_gathered),
+      turns_(loop_, acquires_, [this](const Caller& caller) { BeginOne(caller); }),
       queries_([this](QueryItem& item, int64_t deadline_ns, absl::AnyInvocable<void()> answered) {
         AskFor(item, deadline_ns, std::move(answered));
       }),
       closer_(*this),
       inbox_(loop, [this] {
         ended_ = true;
+        turns_.End();
         queries_.End();
       }) {}
 
@@ -50,17 +53,36 @@ void Shard::Connect() {
 
 void Shard::OnLoopStop() {
   ended_ = true;
+  turns_.End();
   queries_.End();
   absl::flat_hash_set<CommandSender*> waiting;
   waiting.swap(sends_.waiting);
   for (CommandSender* sender : waiting) sender->Drop();
 }
 
-void Shard::Begin(AcquireOperation* operation, uint64_t receipt_id) {
-  if (operation->acquisitions.empty()) return operation->Done();
-  if (ended_ || (!state_.sharing.nodes->started() && router_->AllUnavailable())) {
+void Shard::Begin(AcquireOperation* operation) {
+  if (!BatchTurns::IsBatch(*operation)) return Begin(operation, /*receipt_id=*/0);
+  if (!Admit(operation)) return;
+  if (!MayWait(acquires_.waiting() + turns_.waiting())) {
     return acquires_.CompleteUnavailable(operation);
   }
+  turns_.Begin(operation);
+}
+
+bool Shard::Admit(AcquireOperation* operation) {
+  if (operation->acquisitions.empty()) {
+    operation->Done();
+    return false;
+  }
+  if (ended_ || (!state_.sharing.nodes->started() && router_->AllUnavailable())) {
+    acquires_.CompleteUnavailable(operation);
+    return false;
+  }
+  return true;
+}
+
+void Shard::Begin(AcquireOperation* operation, uint64_t receipt_id) {
+  if (!Admit(operation)) return;
   // The last answer completes the operation, which may be gone then.
   const absl::Span<Acquisition> acquisitions = operation->acquisitions;
   PendingAcquire* const pending = acquires_.Begin(operation, receipt_id);
@@ -80,7 +102,7 @@ void Shard::BeginOne(const Caller& caller) {
   if (needs_one_slot && groups.size() > 1) {
     acquisition.other_slot_charge = OtherSlotCharge(groups);
     acquires_.Answer(answered, Outcome::kSeveralSlots);
-  } else if (router_->AllUnavailable() || !MayWait(acquires_.waiting() - 1)) {
+  } else if (ended_ || router_->AllUnavailable() || !MayWait(acquires_.waiting() - 1)) {
     acquires_.AnswerUnavailable(answered);
   } else if (groups.size() > 1) {
     StartCrossSlot(*this, std::move(groups), caller);

@@ -21,6 +21,7 @@
 #include "server/store/redis/connection/counters.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/shard/batch_queue.h"
+#include "server/store/redis/shard/batch_turns.h"
 #include "server/store/redis/shard/query_queue.h"
 #include "server/store/redis/shard/receipt_closer.h"
 #include "server/store/redis/shard/store_state.h"
@@ -98,7 +99,7 @@ class Shard final : public CommandContext,
 
   // ---- On the loop ----
 
-  void Begin(AcquireOperation* operation) { Begin(operation, /*receipt_id=*/0); }
+  void Begin(AcquireOperation* operation);
   // `receipt_id`: of all its acquisitions that want a receipt; 0: each gets one of its own.
   void Begin(AcquireOperation* operation, uint64_t receipt_id) override;
   void Begin(QueryOperation* operation) { queries_.Begin(operation); }
@@ -134,6 +135,8 @@ class Shard final : public CommandContext,
   void OnUnavailable(Endpoint& endpoint) override { queues_.OnUnavailable(endpoint); }
   void OnConnected(const absl::Status& status) override { on_connected_(status); }
 
+  // Returns false if the operation has ended already.
+  bool Admit(AcquireOperation* operation);
   void BeginOne(const Caller& caller);
   // See QueryQueue::Ask.
   void AskFor(QueryItem& item, int64_t deadline_ns, absl::AnyInvocable<void()> answered);
@@ -155,6 +158,7 @@ class Shard final : public CommandContext,
   LocalDecisions local_;
   PendingAcquires acquires_;
   BatchQueues queues_;
+  BatchTurns turns_;
   QueryQueue queries_;
   ReceiptCloser closer_;
   Inbox inbox_;

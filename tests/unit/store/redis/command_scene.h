@@ -225,7 +225,7 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
   CommandSettings settings_;
   ShardCounters counters_;
   SendState sends_;
-  PendingAcquires acquires_{counters_, [](const Acquisition&) {}};
+  PendingAcquires acquires_{counters_, [](const Acquisition&) {}, [] {}};
   OpenCache open_buckets_;
   IdSource ids_;
   UsedReceipts used_receipts_;

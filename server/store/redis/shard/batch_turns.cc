@@ -1,0 +1,39 @@
+#include "server/store/redis/shard/batch_turns.h"
+
+#include <algorithm>
+
+namespace sluice::store::redis {
+
+void BatchTurns::Begin(AcquireOperation* operation) {
+  PendingAcquire* const pending = acquires_.Begin(operation, /*receipt_id=*/0);
+  pending->batch = true;
+  waiting_.push_back({pending, operation->acquisitions});
+  waiting_acquisitions_ += operation->acquisitions.size();
+  Serve();
+}
+
+void BatchTurns::End() {
+  ended_ = true;
+  Serve();
+}
+
+// An answer may come at once, and begin another batch: the loop that runs already goes on.
+void BatchTurns::Serve() {
+  if (std::exchange(serving_, true)) return;
+  while (!waiting_.empty() && Room() > 0) {
+    Batch batch = waiting_.front();
+    waiting_.pop_front();
+    // With no other batch there is nothing to take turns with.
+    const size_t most = waiting_.empty() ? Room() : std::min(kPiece, Room());
+    const absl::Span<Acquisition> piece = batch.left.first(std::min(most, batch.left.size()));
+    batch.left.remove_prefix(piece.size());
+    waiting_acquisitions_ -= piece.size();
+    if (!batch.left.empty()) waiting_.push_back(batch);
+    started_ += piece.size();
+    // The last answer completes the operation, which may be gone then.
+    for (Acquisition& acquisition : piece) start_(acquires_.Add(batch.pending, acquisition));
+  }
+  serving_ = false;
+}
+
+}  // namespace sluice::store::redis
