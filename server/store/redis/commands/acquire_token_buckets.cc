@@ -4,10 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/connection/script_size.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "server/store/redis/wire/script_arguments.h"
 
 namespace sluice::store::redis {
+namespace {
+
+// Of a word of a command, beside its own bytes.
+constexpr size_t kWordBytes = 8;
+
+}  // namespace
 
 bool TokenBucketBatch::Waits(const Acquisition& acquisition) const {
   // A shadow limit makes no caller wait.
@@ -163,6 +170,12 @@ bool TokenBucketsCommand::Build(std::vector<std::string>* words) {
     *word++ = absl::StrCat(limit->encoded_parameters, " ", limit->writer, " ");
   }
   token->AppendWord(words);
+  // The script ignores what follows the numbers.
+  size_t bytes = 0;
+  for (const std::string& one : *words) bytes += one.size() + kWordBytes;
+  const size_t least = units_ * ScriptSize::kLeastBytes;
+  std::string& padded = (*words)[declared ? 3 + count + 1 : 3];
+  if (bytes < least) padded.append(least - bytes, '\0');
   return true;
 }
 

@@ -9,8 +9,15 @@
 // at once, and higher ones slowly. Scripts that were sent alone tell nothing: then there is nothing
 // to divide either.
 //
-// Worked example: a script of 30 units began 240 us before the next one, so a unit costs 8 us. A
-// script may have 31 of them.
+// Worked example: a script of 10 units began 200 us before the next one, so a unit costs 20 us. A
+// script may have 12 of them.
+//
+// What a server reads of a connection at once, it decides before it turns to another client,
+// however many scripts that is. Redis reads 16 KiB, or what its buffer has room for, mostly 20 KiB.
+// So the bytes of a script bound that work: each unit takes at least kLeastBytes, or the script is
+// padded. And a script has at most 4 KiB, unless its keys are long: if the buffer ends with more of
+// a script that is cut off, Redis doubles it, and then reads twice as much at once, as long as it
+// is busy (readQueryFromClient, sdsMakeRoomFor).
 //
 // Not thread-safe.
 #ifndef SLUICE_SERVER_STORE_REDIS_CONNECTION_SCRIPT_SIZE_H_
@@ -24,8 +31,11 @@ namespace sluice::store::redis {
 
 class ScriptSize {
  public:
-  // With this many units of one bucket each, the fixed cost of a script is 3 % of its whole cost.
-  static constexpr size_t kMost = 32;
+  // With this many units of one bucket each, the fixed cost of a script is 6 % of its whole cost,
+  // and it has 4 KB.
+  static constexpr size_t kMost = 16;
+  // Of each unit. With keys of 30 bytes, one takes 117.
+  static constexpr size_t kLeastBytes = 250;
   static constexpr int64_t kMostNs = 250'000;
 
   // `most`: 1 or more.

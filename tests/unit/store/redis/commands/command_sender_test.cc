@@ -181,31 +181,31 @@ class ScriptTimeTest : public CommandSenderTest {
 
 TEST_F(ScriptTimeTest, ScriptsOfOneWriteTellWhatAUnitCosts) {
   SendScript(1'000 * kUs);
-  SendScript(1'160 * kUs);
+  SendScript(1'330 * kUs);
   AnswerAll();
-  EXPECT_EQ(units(), 25u) << "10 us each";
+  EXPECT_EQ(units(), 12u) << "some 20 us each";
   SendScript(9'000 * kUs);
-  SendScript(9'160 * kUs + 100'000 * kUs);
+  SendScript(9'330 * kUs + 100'000 * kUs);
   AnswerAll();
-  EXPECT_EQ(units(), 24u);
+  EXPECT_EQ(units(), 11u);
 }
 
 // Others may have been served between them.
 TEST_F(ScriptTimeTest, ScriptsThatWereSentApartTellNothing) {
   SendScript(1'000 * kUs);
-  SendScript(1'160 * kUs);
+  SendScript(1'330 * kUs);
   AnswerAll();
   for (int i = 0; i < 10; ++i) {
     SendScript(i * 100'000 * kUs);
     AnswerAll();
     SendScript(i * 100'000 * kUs + 40 * kUs);
-    SendScript(i * 100'000 * kUs + 200 * kUs);
+    SendScript(i * 100'000 * kUs + 370 * kUs);
     AnswerAll();
     Send("not a script");
     SendScript(i * 100'000 * kUs + 90'000 * kUs);
     AnswerAll();
   }
-  EXPECT_EQ(units(), 25u);
+  EXPECT_EQ(units(), 12u);
 }
 
 TEST_F(CommandSenderTest, FollowsAMovedSlot) {

@@ -184,6 +184,21 @@ TEST_F(BatchQueuesTest, ScriptHasABoundedNumberOfBuckets) {
   EXPECT_THAT(KeysAsked(), ElementsAre(StateKey(absl::StrCat("key", most))));
 }
 
+// So that Redis, which decides all that it reads at once, reads few of them.
+TEST_F(BatchQueuesTest, ScriptHasBytesInProportionToItsBuckets) {
+  for (const size_t count : {size_t{4}, endpoints[0]->script_units()}) {
+    for (size_t i = 0; i < count; ++i) Add(absl::StrCat("key", i));
+    ASSERT_TRUE(Asked(1));
+    size_t bytes = 0;
+    for (const std::string& word : servers[0].asked[0]) bytes += word.size() + 8;
+    EXPECT_EQ(bytes, count * ScriptSize::kLeastBytes);
+    std::vector<int64_t> granted;
+    for (size_t i = 0; i < count; ++i) granted.insert(granted.end(), {0, 0, 1});
+    Reply(granted);
+    ASSERT_TRUE(Done(*calls_.back()));
+  }
+}
+
 // Each run of callers that want the same is work of its own.
 TEST_F(BatchQueuesTest, ScriptHasABoundedNumberOfRuns) {
   queues_ = std::make_unique<BatchQueues>(*this, /*max_gathered=*/1000);
