@@ -213,7 +213,9 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
         caller_->Enter(access::ClientBound::kHeldCalls, with_->clock.NowNs(), &held_place_);
     if (!s.ok()) return s;
   }
-  if (item.options.hold) held_memory_ = static_cast<uint32_t>(memory() + request_memory());
+  if (item.options.hold && held_memory_ == 0) {
+    held_memory_ = static_cast<uint32_t>(memory() + request_memory());
+  }
   const auto settle_within_ns = CheckSettleWithin(path, item.options);
   if (!settle_within_ns.ok()) return settle_within_ns.status();
   if (absl::Status s = CheckChargeCount(path, item.asked); !s.ok()) return s;
@@ -304,8 +306,9 @@ absl::Status AcquireCall::AddCharges(const Item& item, Attempt& attempt) {
 void AcquireCall::Decided() {
   const size_t number = attempts_used_ - 1;
   const Attempt& attempt = *attempts_[number];
-  // It was estimated before the decision.
-  slice_cost_ = std::max(slice_cost_, attempt.work_in_decisions());
+  // It was estimated before the decision. A shared store reports no work, and its thread writes
+  // nothing here: the transport may read it (UnaryUseCase).
+  if (attempt.work_in_decisions() > slice_cost_) slice_cost_ = attempt.work_in_decisions();
   if (attempt.undecided > 0) EndSliceBefore(attempt.size() - attempt.undecided);
   bool stale = false;
   for (Item& item : Slice()) {

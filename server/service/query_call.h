@@ -64,6 +64,10 @@ class QueryCall final : private store::QueryOperation {
     return sizeof(*this) + asked_.capacity() * sizeof(Asked) +
            found_.capacity() * sizeof(store::QueryItem);
   }
+  // About the bytes that this request takes. Does not change while another thread answers it.
+  size_t request_memory() const {
+    return sizeof(*this) + asked_.size() * (sizeof(Asked) + sizeof(store::QueryItem));
+  }
 
   // RateLimiter::Query and Validate.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);

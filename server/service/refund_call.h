@@ -67,6 +67,9 @@ class RefundCall {
            place_.capacity() * sizeof(size_t) +
            (given_.capacity() + refunded_.capacity()) * sizeof(uint64_t);
   }
+  // About the bytes that this request takes; a charge takes about as many in the receipt. Does not
+  // change while another thread answers it.
+  size_t request_memory() const { return sizeof(*this) + 4 * receipt_.size(); }
 
   // RateLimiter::Refund.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);

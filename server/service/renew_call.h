@@ -61,6 +61,12 @@ class RenewCall {
            results_.capacity() * sizeof(Result) + charges_.capacity() * sizeof(store::Charge) +
            asked_.capacity() * sizeof(Asked) + renewals_.capacity() * sizeof(store::Renewal);
   }
+  // About the bytes that this request takes. Does not change while another thread answers it.
+  size_t request_memory() const {
+    return sizeof(*this) +
+           receipts_.size() * (sizeof(std::string_view) + sizeof(Result) + sizeof(store::Charge) +
+                               sizeof(Asked) + sizeof(store::Renewal));
+  }
 
   // RateLimiter::Renew.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);

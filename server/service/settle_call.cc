@@ -19,7 +19,7 @@ void SettleCall::Reset(Form form) {
   actuals_.clear();
   charges_.clear();
   first_ = next_ = 0;
-  step_ = Step::kPrepare;
+  step_.store(Step::kPrepare, std::memory_order_relaxed);
   decoded_.charges.clear();
   table_.reset();
   if (caller_ != nullptr) caller_ = nullptr;
@@ -74,29 +74,30 @@ void SettleCall::Run() {
         ++next_;
         continue;
       }
-      step_ = Step::kAsk;
+      step_.store(Step::kAsk, std::memory_order_relaxed);
     }
     if (step_ == Step::kAsk && !Resolve()) {
       item.result.outcome = store::SettleOutcome::kUnknown;
       KeepResults(&item);
       ++next_;
-      step_ = Step::kPrepare;
+      step_.store(Step::kPrepare, std::memory_order_relaxed);
       continue;
     }
     if (step_ == Step::kAsk) {
       if (sliced_) operation_.most_work = kSliceWork;
-      step_ = Step::kAsking;
+      step_.store(Step::kAsking, std::memory_order_relaxed);
       with_->store.Settle(&operation_);
-      if (step_ == Step::kAsking) {
-        step_ = Step::kWaiting;
+      Step asking = Step::kAsking;
+      if (step_.load(std::memory_order_acquire) == asking &&
+          step_.compare_exchange_strong(asking, Step::kWaiting, std::memory_order_acq_rel)) {
         return;
       }
     }
     slice_cost_ += std::max<size_t>(1, operation_.work_in_decisions());
-    step_ = Step::kAsk;
+    step_.store(Step::kAsk, std::memory_order_relaxed);
     if (operation_.undecided == 0 && Complete(&item)) {
       ++next_;
-      step_ = Step::kPrepare;
+      step_.store(Step::kPrepare, std::memory_order_relaxed);
     }
     if (sliced_ && operation_.undecided > 0) break;
   }
@@ -104,9 +105,7 @@ void SettleCall::Run() {
 }
 
 void SettleCall::Decided() {
-  const bool later = step_ == Step::kWaiting;
-  step_ = Step::kDecided;
-  if (later) Run();
+  if (step_.exchange(Step::kDecided, std::memory_order_acq_rel) == Step::kWaiting) Run();
 }
 
 absl::Status SettleCall::Prepare(const Item& item) {

@@ -9,6 +9,7 @@
 #ifndef SLUICE_SERVER_SERVICE_SETTLE_CALL_H_
 #define SLUICE_SERVER_SERVICE_SETTLE_CALL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -88,6 +89,11 @@ class SettleCall {
     return sizeof(*this) + items_.capacity() * sizeof(Item) + actuals_.capacity() * sizeof(Actual) +
            charges_.capacity() * sizeof(SettledCharge);
   }
+  // About the bytes that this request takes. Does not change while another thread answers it.
+  size_t request_memory() const {
+    return sizeof(*this) + items_.size() * (sizeof(Item) + sizeof(SettledCharge)) +
+           actuals_.size() * sizeof(Actual);
+  }
 
   // RateLimiter::Settle and Continue.
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
@@ -115,7 +121,7 @@ class SettleCall {
     kPrepare,  // settlement next_ is to be checked
     kAsk,      // the store is to be asked
     kAsking,   // inside of the store's function
-    kWaiting,  // the store answers later
+    kWaiting,  // the store answers later: its thread goes on, and this one leaves the call alone
     kDecided,
   };
 
@@ -144,7 +150,9 @@ class SettleCall {
   // The settlement under way: items_[next_]. The slice began with first_.
   size_t first_ = 0;
   size_t next_ = 0;
-  Step step_ = Step::kPrepare;
+  // While the store is asked, the asking thread and that of the answer both change it: the second
+  // one goes on, and sees what the first one wrote.
+  std::atomic<Step> step_ = Step::kPrepare;
   size_t attempts_ = 0;
   Receipt decoded_;
   // By charge of the receipt.

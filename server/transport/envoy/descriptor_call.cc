@@ -57,6 +57,15 @@ size_t DescriptorCall::memory() const {
          reservation_id_.capacity() + (settle_ == nullptr ? 0 : settle_->memory());
 }
 
+size_t DescriptorCall::request_memory() const {
+  return sizeof(*this) +
+         request_.descriptors.size() *
+             (sizeof(RequestedDescriptor) + sizeof(Item) + sizeof(envoy::BucketKey) +
+              sizeof(store::Acquisition) + sizeof(store::Charge) + sizeof(store::ChargeResult) +
+              sizeof(Place) + sizeof(store::QueryItem) + sizeof(DescriptorStatus)) +
+         request_.entries.size() * sizeof(envoy::Entry);
+}
+
 void DescriptorCall::Encode(common::Buffer* out) const {
   if (method_ == Method::kCommit) return;  // its message is empty
   const AnswerOptions& options = with_->options.answer;

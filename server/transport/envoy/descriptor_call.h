@@ -115,6 +115,9 @@ class DescriptorCall final {
   size_t slice_cost() const { return slice_cost_; }
   // Bytes of memory, with that of former requests.
   size_t memory() const;
+  // About the bytes that this request takes. As slice_cost(), does not change while a shared store
+  // answers it on another thread.
+  size_t request_memory() const;
 
  private:
   enum class Way : uint8_t {

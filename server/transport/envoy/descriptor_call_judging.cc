@@ -59,7 +59,8 @@ void DescriptorCall::Probed() {
 }
 
 void DescriptorCall::Debited() {
-  slice_cost_ = std::max(slice_cost_, debits_.work_in_decisions());
+  // A shared store reports no work, and its thread writes nothing here: UnaryUseCase may read it.
+  if (debits_.work_in_decisions() > slice_cost_) slice_cost_ = debits_.work_in_decisions();
   const size_t begin = std::exchange(debited_, acquisitions_.size() - debits_.undecided);
   absl::Status status = JudgeDebits(begin, debited_);
   if (!status.ok()) return Fail(std::move(status));
@@ -168,7 +169,7 @@ void DescriptorCall::JudgeDebit(const ChargePlace& place) {
 }
 
 void DescriptorCall::Checked() {
-  slice_cost_ += checks_.work_in_decisions();
+  if (checks_.work > 0) slice_cost_ += checks_.work_in_decisions();
   if (checks_.undecided > 0) {
     more_ = true;
     done_(context_, this);

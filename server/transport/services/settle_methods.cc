@@ -10,6 +10,7 @@ namespace {
 
 struct SettleKind : AnyKind<service::SettleCall, &service::RateLimiter::Settle> {
   static constexpr int64_t kUnits = 10;
+  static constexpr bool kSlicesLater = true;
   static constexpr auto Decode = DecodeSettle;
   static constexpr auto Encode = EncodeSettle;
   static absl::Status Outcome(const service::SettleCall& call) {

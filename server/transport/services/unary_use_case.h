@@ -29,12 +29,14 @@ template <typename CallType, auto kDecide>
 struct AnyKind {
   using Call = CallType;
   using Limiter = service::RateLimiter;
-  // Whether a store that answers later may leave more() slices.
+  // Whether a store that answers later may leave more() slices. Their cost is known, and spent,
+  // when they are answered; that of other calls when they are asked.
   static constexpr bool kSlicesLater = false;
   // Whether Encode is called for each slice.
   static constexpr bool kEncodesSlices = false;
-  // What an undecided call holds, beyond the price of every call.
-  static size_t PendingBytes(const Call& call) { return call.memory(); }
+  // What an undecided call holds, beyond the price of every call. As slice_cost(), unless
+  // kSlicesLater, it is read while a thread of the store may already answer the call.
+  static size_t PendingBytes(const Call& call) { return call.request_memory(); }
   template <typename Limiter>
   static void Decide(Limiter& limiter, Call* call, int64_t deadline_ns, typename Call::DoneFn done,
                      void* context) {
@@ -183,7 +185,7 @@ class UnaryUseCase final : public UnaryMethod {
     });
     if (decided) return;
     item.decided = nullptr;
-    rpc.Spend(static_cast<int64_t>(item.call.slice_cost()));
+    if constexpr (!Kind::kSlicesLater) rpc.Spend(static_cast<int64_t>(item.call.slice_cost()));
     rpc.SetPendingBytes(Kind::PendingBytes(item.call));
   }
 
