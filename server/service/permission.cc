@@ -14,9 +14,9 @@ bool IsAdded(const access::Caller& caller, const ReceiptCharge& charge,
   return std::any_of(charges.begin(), charges.end(), [&](const ReceiptCharge& by) {
     if (!caller.MayUseLimit(by.limit)) return false;
     const limits::Limit* const limit = table.Find(by.limit);
-    // The limit was deleted: it is not known any more what it added.
-    if (limit == nullptr) return true;
-    return std::any_of(limit->parents().begin(), limit->parents().end(),
+    // Once a limit is deleted, it is not known any more what it added.
+    return limit != nullptr &&
+           std::any_of(limit->parents().begin(), limit->parents().end(),
                        [&](const limits::Limit* parent) { return parent->name() == charge.limit; });
   });
 }

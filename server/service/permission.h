@@ -19,8 +19,8 @@ namespace sluice::service {
 absl::Status CheckMayUse(const access::Caller* caller, const FieldPath& path,
                          std::string_view limit);
 
-// As CheckMayUse, for all limits of a receipt. Those that another limit's `charges` added need no
-// permission of their own. `field`: the receipt's.
+// As CheckMayUse, for all limits of a receipt. Those that the `charges` of another one of them add
+// need no permission of their own; a limit that was deleted adds none. `field`: the receipt's.
 absl::Status CheckMayRedeem(const access::Caller* caller, std::string_view field,
                             absl::Span<const ReceiptCharge> charges,
                             const limits::LimitTable& table);

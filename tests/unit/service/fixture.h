@@ -3,6 +3,7 @@
 #define SLUICE_TESTS_UNIT_SERVICE_FIXTURE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "common/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/access/caller.h"
 #include "server/limits/limit_registry.h"
 #include "server/service/acquire_call.h"
 #include "server/service/key_usage.h"
@@ -36,6 +38,15 @@ inline limits::LimitSpec Concurrency(std::string name, uint64_t permits, int64_t
   spec.permits = permits;
   spec.hold_for_ns = hold_for_ns;
   return spec;
+}
+
+// Every caller is one client, which may use this limit and no other.
+inline access::Clients ClientsThatMayUse(std::string limit) {
+  access::Client client;
+  client.name = "anonymous";  // recognised without a proof
+  client.limits = access::NamePatterns({std::move(limit)});
+  return access::Clients(
+      std::make_shared<const access::ClientTable>(std::vector<access::Client>{client}));
 }
 
 class ServiceTest : public ::testing::Test {

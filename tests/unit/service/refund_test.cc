@@ -108,6 +108,28 @@ TEST_F(RefundTest, RefundsTheBucketsWhoseLimitsWereNotDeleted) {
   EXPECT_EQ(call.outcome(), store::RefundOutcome::kAlreadyRefunded);
 }
 
+// A limit that its `charges` do not add any longer needs a right of its own.
+TEST_F(RefundTest, DeletedLimitGivesNoRightToRefundTheOthersOfItsReceipt) {
+  const access::Clients clients = ClientsThatMayUse("child");
+  const auto refund = [&](const std::string& receipt, access::CallerPtr caller) {
+    RefundCall call;
+    call.Reset(receipt);
+    call.UseCaller(std::move(caller));
+    limiter_.Refund(&call, store::kNoDeadline, [](void*, RefundCall*) {}, nullptr);
+    return call.status();
+  };
+  EXPECT_EQ(refund(Receipt(4), clients.Recognise({})), absl::OkStatus());
+  EXPECT_EQ(Remaining("parent", ""), 100);
+  const std::string receipt = Receipt(4);
+  Load({PerSecond("parent", 100)});
+  const absl::Status status = refund(receipt, clients.Recognise({}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may not use the limit \"parent\""));
+  EXPECT_EQ(Remaining("parent", ""), 96);
+  EXPECT_EQ(refund(receipt, nullptr), absl::OkStatus());
+  EXPECT_EQ(Remaining("parent", ""), 100);
+}
+
 TEST_F(RefundTest, ExpiresWhenAllItsLimitsAreDeleted) {
   const std::string receipt = Receipt(4);
   Load({PerSecond("other", 100)});

@@ -264,6 +264,28 @@ TEST_F(SettleTest, SettlesTheBucketsWhoseLimitsWereNotDeleted) {
   EXPECT_EQ(Remaining("parent", ""), 85);
 }
 
+// A limit that its `charges` do not add any longer needs a right of its own.
+TEST_F(SettleTest, DeletedLimitGivesNoRightToSettleTheOthersOfItsReceipt) {
+  const access::Clients clients = ClientsThatMayUse("child");
+  const auto settle = [&](const std::string& receipt) {
+    settle_.Reset(SettleCall::Form::kUnary);
+    settle_.UseCaller(clients.Recognise({}));
+    settle_.BeginSettlement();
+    settle_.SetReceipt(receipt);
+    settle_.AddActual("child", "k", 1);
+    limiter_.Settle(&settle_, store::kNoDeadline, [](void*, SettleCall*) {}, nullptr);
+    return settle_.result(0).status;
+  };
+  EXPECT_EQ(settle(Estimate("child", "k", 4)), absl::OkStatus());
+  EXPECT_EQ(Remaining("parent", ""), 99);
+  const std::string receipt = Estimate("child", "k", 4);
+  Load({Slow("parent", 100, 50, {})});
+  const absl::Status status = settle(receipt);
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may not use the limit \"parent\""));
+  EXPECT_EQ(Remaining("parent", ""), 95);
+}
+
 TEST_F(SettleTest, UnknownWhenAllLimitsAreDeleted) {
   const std::string receipt = Estimate("child", "k", 4);
   Load({PerSecond("unowed", 10)});

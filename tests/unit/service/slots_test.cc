@@ -79,12 +79,7 @@ TEST_F(SlotsTest, GrantsAtMostPermitsAtOnceAndGivesEachAReceipt) {
 
 // A limit that its `charges` do not add any longer needs a right of its own.
 TEST_F(SlotsTest, DeletedLimitGivesNoRightToRenewTheOthersOfItsReceipt) {
-  access::Client client;
-  client.name = "anonymous";  // recognised without a proof
-  client.limits = access::NamePatterns({"child"});
-  client.calls.Add(access::Call::kSettle);
-  const access::Clients clients(
-      std::make_shared<const access::ClientTable>(std::vector<access::Client>{client}));
+  const access::Clients clients = ClientsThatMayUse("child");
   limits::LimitSpec child = PerSecond("child", 5);
   child.charges = {"slots"};
   Load({child, Slots("slots", 1)});
