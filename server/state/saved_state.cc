@@ -155,6 +155,11 @@ Remembered ReadRemembered(FieldReader* from) {
   one.grant.grant_time_ns = from->Signed();
   one.grant.receipt_id = from->Number();
   one.end_ns = from->Signed();
+  // Only if permits were forgiven.
+  if (!from->rest().empty()) {
+    one.grant.counted.resize(from->NumberUpTo(common::bounds::kMaxCharges));
+    for (uint64_t& counted : one.grant.counted) counted = from->Number();
+  }
   return one;
 }
 
@@ -376,6 +381,9 @@ absl::Status WriteRest(const MemoryStore& store, const SavedState& state, StateF
           to->Signed(grant.grant_time_ns);
           to->Number(grant.receipt_id);
           to->Signed(end_ns);
+          if (grant.counted.empty()) return;
+          to->Number(grant.counted.size());
+          for (const uint64_t counted : grant.counted) to->Number(counted);
         });
         if (status.ok()) status = file->WriteIfLarge();
       });

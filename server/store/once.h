@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "server/store/bucket_hash.h"
 
@@ -61,6 +62,8 @@ struct RememberedGrant {
   uint64_t fingerprint = 0;
   int64_t grant_time_ns = 0;  // of a reservation; 0: it was granted for now
   uint64_t receipt_id = 0;    // 0: none
+  // What each charge counted, if it was forced and some permits were forgiven; else empty.
+  std::vector<uint64_t> counted = {};
 };
 
 // Owned by the caller of the store, alive and unchanged until completion.

@@ -15,8 +15,19 @@ namespace sluice::store {
 
 // REQUIRES: granted now, with a request id.
 inline RememberedGrant GrantOf(const Acquisition& granted) {
-  return {granted.once->fingerprint, granted.wait_ns == 0 ? 0 : granted.now_ns + granted.wait_ns,
-          granted.receipt_id};
+  RememberedGrant grant = {granted.once->fingerprint,
+                           granted.wait_ns == 0 ? 0 : granted.now_ns + granted.wait_ns,
+                           granted.receipt_id};
+  const size_t charges = granted.charges.size();
+  if (granted.debit != Debit::kForced ||
+      std::none_of(granted.results, granted.results + charges,
+                   [](const ChargeResult& result) { return result.forgiven != 0; })) {
+    return grant;
+  }
+  for (size_t i = 0; i < charges; ++i) {
+    grant.counted.push_back(granted.charges[i].permits - granted.results[i].forgiven);
+  }
+  return grant;
 }
 
 // Writes the result of a charge on slots, which the grant holds until `held_until_ns`; nullopt: not
@@ -31,8 +42,8 @@ inline bool RepeatSlots(const Charge& charge, const RememberedGrant& grant,
   return true;
 }
 
-// Writes all results but those of the charges, and returns the outcome: kGranted, with
-// Once::repeated, or kOtherRequest, or kEnded.
+// Writes all results but those of the charges, of which only what was forgiven, and returns the
+// outcome: kGranted, with Once::repeated, or kOtherRequest, or kEnded.
 inline Outcome Repeat(const RememberedGrant& grant, int64_t now_ns, Acquisition* acquisition) {
   Once& once = *acquisition->once;
   acquisition->now_ns = now_ns;
@@ -43,6 +54,12 @@ inline Outcome Repeat(const RememberedGrant& grant, int64_t now_ns, Acquisition*
       grant.grant_time_ns == 0 ? 0 : std::max<int64_t>(grant.grant_time_ns - now_ns, 0);
   acquisition->retry_after_ns = 0;
   acquisition->receipt_id = grant.receipt_id;
+  // If a reload has changed what `charges` adds, these are other charges.
+  const size_t charges = acquisition->charges.size();
+  for (size_t i = 0; i < charges && grant.counted.size() == charges; ++i) {
+    const uint64_t permits = acquisition->charges[i].permits;
+    acquisition->results[i].forgiven = permits - std::min(permits, grant.counted[i]);
+  }
   once.repeated = true;
   once.grant_time_ns = grant.grant_time_ns;
   return Outcome::kGranted;

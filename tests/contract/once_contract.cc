@@ -177,6 +177,39 @@ TEST_P(OnceContractTest, AForcedDebitIsMadeOnce) {
   }
 }
 
+TEST_P(OnceContractTest, ARepeatedForcedGrantSaysWhatWasForgiven) {
+  const auto child = Register(1, algorithm::MakeTokenBucket({10, kHour}, 10, 0), false, 20);
+  const auto log = Register(2, algorithm::MakeSlidingLog({10, kHour}), false, 5);
+  const auto parent = Register(3, algorithm::MakeTokenBucket({10, kHour}, 10, 0), false, 90);
+  // The parent, which the child charges, comes first, so charges are not in the order in which they
+  // are decided.
+  const std::vector<Charge> charges = {
+      {parent.get(), "{k}", 35}, {child.get(), "{k}", 35}, {log.get(), "{k}", 12}};
+  // Also where a node decides: an estimate.
+  for (const int64_t settle_within_ns : {int64_t{0}, kHour}) {
+    SCOPED_TRACE(settle_within_ns);
+    const store::Once id = IdOf(settle_within_ns == 0 ? 1 : 2);
+    const auto ask = [&] {
+      return Ask(charges, id,
+                 {.want_receipt = true,
+                  .debit = store::Debit::kForced,
+                  .charged_by = {0b010, 0, 0},
+                  .settle_within_ns = settle_within_ns});
+    };
+    for (int i = 0; i < 3; ++i) {
+      const Acquired forced = ask();
+      ASSERT_TRUE(forced.granted());
+      EXPECT_EQ(forced.repeated, i > 0);
+      EXPECT_EQ(forced.charges[0].forgiven, 5u);
+      EXPECT_EQ(forced.charges[1].forgiven, 5u);
+      EXPECT_EQ(forced.charges[2].forgiven, 0u);
+    }
+    ASSERT_EQ(Refund(store(), ask().receipt_id, charges, /*grant_time_ns=*/0, &id).outcome,
+              RefundOutcome::kRefunded);
+    EXPECT_EQ(ask().outcome, Outcome::kEnded);
+  }
+}
+
 TEST_P(OnceContractTest, AShadowGrantThatTookNothingIsRemembered) {
   const auto rule = TokenBucket(1, 1, 1, 0, /*shadow=*/true);
   Acquire(store(), *rule, "k");

@@ -3,7 +3,9 @@
 //
 // A table in shards. A shard has its entries in the order of insertion, which is the order in which
 // they end, and an index of their ids. So each call drops the few oldest that have ended, and no
-// timer is needed. An entry takes at most 64 bytes with its part of the index.
+// timer is needed. An entry takes at most 64 bytes with its part of the index. What a forced grant
+// counted is kept beside them for a part of the entries (kMostCounted), so that the bytes of an
+// entry stay bounded: further grants are repeated as if nothing had been forgiven.
 #ifndef SLUICE_SERVER_STORE_MEMORY_REMEMBERED_GRANTS_H_
 #define SLUICE_SERVER_STORE_MEMORY_REMEMBERED_GRANTS_H_
 
@@ -12,8 +14,10 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "common/mutex.h"
 #include "server/store/bucket_hash.h"
@@ -27,6 +31,10 @@ namespace sluice::store::memory {
 class RememberedGrants {
  public:
   using Grant = RememberedGrant;
+
+  // Grants of a shard of which it is known what they counted (RememberedGrant::counted): one of
+  // eight, and always as many as this.
+  static constexpr size_t kMostCounted = 64;
 
   // `seed`: of the hash of ids, which callers choose.
   explicit RememberedGrants(uint64_t seed);
@@ -62,13 +70,20 @@ class RememberedGrants {
  private:
   struct Entry {
     RequestId id;
-    Grant grant;
+    uint64_t fingerprint;
+    int64_t grant_time_ns;
+    uint64_t receipt_id;
     int64_t end_ns;
   };
+  static_assert(sizeof(Entry) == 48);
 
   // Entries are numbered in the order of insertion.
   struct Entries {
+    // `number`: modulo 2^24, as the index has it.
     Entry& operator[](uint32_t number) { return all[(number - first) & NumberIndex::kNumberMask]; }
+    uint32_t NumberOf(uint32_t number) const {
+      return first + ((number - first) & NumberIndex::kNumberMask);
+    }
 
     std::deque<Entry> all;
     uint32_t first = 0;  // the number of all.front()
@@ -77,6 +92,9 @@ class RememberedGrants {
     mutable common::Mutex mu;
     Entries entries ABSL_GUARDED_BY(mu);
     NumberIndex index ABSL_GUARDED_BY(mu);  // of all entries, by the hash of their id
+    // By the number of the entry; those that counted all have none.
+    absl::flat_hash_map<uint32_t, std::vector<uint64_t>> counted ABSL_GUARDED_BY(mu);
+    size_t counted_numbers ABSL_GUARDED_BY(mu) = 0;  // of all of them
   };
   static constexpr size_t kShards = 128;
 
@@ -85,7 +103,10 @@ class RememberedGrants {
   Shard& ShardOf(uint64_t hash) { return shards_[hash >> 57]; }
   static_assert(kShards == size_t{1} << (64 - 57));
 
-  void Add(Shard& shard, uint64_t hash, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  static Grant GrantOf(const Shard& shard, const Entry& entry, uint32_t number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void Add(Shard& shard, uint64_t hash, const RequestId& id, const Grant& grant, int64_t end_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Drops at most `most` entries that have ended. Returns whether more of them are left.
   bool DropEnded(Shard& shard, int64_t now_ns, size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
 

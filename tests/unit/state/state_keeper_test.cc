@@ -555,6 +555,19 @@ TEST_F(StateKeeperTest, GrantsAreRepeatedByTheirRequestIds) {
   EXPECT_FALSE(process_->Take("daily", "k", 2, options).repeated) << "it is kept for a minute";
 }
 
+TEST_F(StateKeeperTest, RepeatedForcedGrantSaysWhatWasForgivenBeforeTheRestart) {
+  options_.limits = {TokenLimit("tokens", 10, 10 * kSecondNs)};
+  options_.limits[0].max_owed = 5;
+  store::Once once;
+  once.id = {{1, 2}};
+  const testing::AcquireOptions options = {.debit = store::Debit::kForced, .once = &once};
+  ASSERT_EQ(Start().Take("tokens", "k", 20, options).charges[0].forgiven, 5u);
+  Restart();
+  const Acquired again = process_->Take("tokens", "k", 20, options);
+  EXPECT_TRUE(again.repeated);
+  EXPECT_EQ(again.charges[0].forgiven, 5u);
+}
+
 TEST_F(StateKeeperTest, BookingsEstimatesAndSlotsAreKept) {
   options_.limits = {TokenLimit("tokens", 10, 10 * kSecondNs),
                      LimitOf(Kind::kConcurrency, "slots", 2, 60 * kSecondNs)};

@@ -67,6 +67,7 @@ class RefundCommand final : public BucketOperation {
     std::optional<RememberedGrant> grant = ParseGrant(once_keys_[0].known);
     if (!grant.has_value() || grant->receipt_id != operation_->receipt_id) return;
     grant->receipt_id = RememberedGrant::kRefunded;
+    grant->counted.clear();
     once_keys_[0].to_set = FormatGrant(*grant);
   }
   bool Writes() const override { return open_ || operation_->place != nullptr; }

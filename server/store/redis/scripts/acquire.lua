@@ -25,8 +25,9 @@ local buckets, other = load_buckets()
 if other then return other end
 
 -- Decides a forced acquisition; the rules are those of ForcedShares (server/store/decide.h). Its
--- charges begin at argument i. Returns where they end.
-local function force(id, count, gives_back, i, reply)
+-- charges begin at argument i. Returns where they end and, if `remembers` and permits were
+-- forgiven, what was counted of each bucket's charge.
+local function force(id, count, gives_back, remembers, i, reply)
   -- count * (u, t), rounded to doubles where it is beyond 2^53: then it is more than any bucket
   -- holds.
   local function multiple(count, u, t, base)
@@ -48,6 +49,7 @@ local function force(id, count, gives_back, i, reply)
   end
 
   local own, counted, taken = {}, {}, {}
+  local of_buckets, forgives = {}, false
   for c = 1, count do
     local bucket = buckets[ARGV[i] + 1]
     local algorithm = bucket.algorithm
@@ -77,6 +79,11 @@ local function force(id, count, gives_back, i, reply)
       if share < permits then cost = {multiple(share, unit_u, unit_t, base)} end
       a, b = algorithm.force(bucket, cost, most_u, most_t, id)
       taken[c] = {a, b, unit_u, unit_t, base}
+      if remembers then
+        counted[c] = quotient(a, b, unit_u, unit_t, base)
+        of_buckets[ARGV[i - 11] + 1] = string.format('%.0f', counted[c])
+        forgives = forgives or counted[c] < permits
+      end
     end
     if a > 0 or b > 0 then
       bucket.changed = true
@@ -87,7 +94,7 @@ local function force(id, count, gives_back, i, reply)
     reply[#reply + 1] = a
     reply[#reply + 1] = b
   end
-  return i
+  return i, forgives and of_buckets or nil
 end
 
 -- What is remembered under the request ids, by their number. false: nothing.
@@ -95,8 +102,9 @@ local remembered, new_grants = {}, {}
 
 local function once_key(number) return KEYS[3 * bucket_count + number] end
 
-local function remember(once, id)
-  remembered[once.number] = once.fingerprint .. ' ' .. id .. ' 0'
+local function remember(once, id, counted)
+  remembered[once.number] = once.fingerprint .. ' ' .. id .. ' 0' ..
+    (counted and ' ' .. table.concat(counted, ',') or '')
   new_grants[#new_grants + 1] = once.number
 end
 
@@ -150,8 +158,9 @@ while i <= #ARGV do
     count = 0
   elseif forced then
     reply[#reply + 1] = 1
-    i = force(id, count, how == 'g', i, reply)
-    if once then remember(once, id) end
+    local counted
+    i, counted = force(id, count, how == 'g', once ~= nil, i, reply)
+    if once then remember(once, id, counted) end
     count = 0
   end
   for c = 1, count do

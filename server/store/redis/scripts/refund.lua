@@ -34,7 +34,7 @@ end
 local once_key = KEYS[3 * bucket_count + 1]
 if open and once_key ~= KEYS[#KEYS] then
   local fingerprint, receipt, time = string.match(redis.call('GET', once_key) or '',
-    '^(%x+) (%d+) (%d+)$')
+    '^(%x+) (%d+) (%d+) ?[%d,]*$')
   if receipt == id then
     redis.call('SET', once_key, fingerprint .. ' 18446744073709551615 ' .. time, 'KEEPTTL')
   end

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <optional>
 #include <thread>
+#include <vector>
 
+#include "common/bounds.h"
 #include "gtest/gtest.h"
 
 namespace sluice::store::memory {
@@ -93,6 +95,31 @@ TEST_F(RememberedGrantsTest, GrantsAgainWhatHasEndedAndIsNotDroppedYet) {
   while (grants_.Maintain(2 * kRememberNs)) {
   }
   EXPECT_EQ(grants_.size(), 0u);
+}
+
+TEST_F(RememberedGrantsTest, RemembersWhatForcedGrantsCountedForOneOfEight) {
+  constexpr uint64_t kGrants = 200'000;
+  const uint64_t empty = grants_.memory_bytes();
+  const auto ask = [&](uint64_t n) {
+    return grants_.FindOrDecide(Id(n), 0, [n] {
+      return std::optional<Grant>({7, 0, 0, std::vector<uint64_t>(common::bounds::kMaxCharges, n)});
+    });
+  };
+  for (uint64_t n = 0; n < kGrants; ++n) ask(n);
+  EXPECT_LE((grants_.memory_bytes() - empty) / kGrants, common::bounds::kRememberedGrantBytes);
+  uint64_t known = 0;
+  for (uint64_t n = 0; n < kGrants; ++n) {
+    const std::optional<Grant> grant = ask(n);
+    ASSERT_TRUE(grant.has_value());
+    if (grant->counted.empty()) continue;
+    ++known;
+    EXPECT_EQ(grant->counted, std::vector<uint64_t>(common::bounds::kMaxCharges, n));
+  }
+  EXPECT_GE(known, kGrants / 9);
+  EXPECT_LE(known, kGrants / 8);
+  while (grants_.Maintain(kRememberNs)) {
+  }
+  EXPECT_EQ(grants_.memory_bytes(), empty);
 }
 
 TEST_F(RememberedGrantsTest, AGrantTakesAtMost64Bytes) {
