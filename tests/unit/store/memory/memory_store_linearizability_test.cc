@@ -134,6 +134,62 @@ TEST(LinearizabilityCheckerTest, KnowsSettlementsAndForcedDebits) {
   EXPECT_FALSE(Checker::Check({{1, 2, forced}}, model));
 }
 
+TEST(LinearizabilityCheckerTest, KnowsRequestIds) {
+  Model model;
+  model.remaining = {3};
+  Operation first;
+  first.permits = {2};
+  first.granted = true;
+  first.request = 7;
+  first.receipt_id = 1;
+  first.remaining = {1};
+  Operation again = first;
+  again.repeated = true;
+  EXPECT_TRUE(Checker::Check({{1, 2, first}, {3, 4, again}}, model));
+  // Which one came first is open only while they overlap.
+  EXPECT_TRUE(Checker::Check({{1, 3, again}, {2, 4, first}}, model));
+  EXPECT_FALSE(Checker::Check({{1, 2, again}, {3, 4, first}}, model));
+  EXPECT_FALSE(Checker::Check({{1, 3, first}, {2, 4, first}}, model)) << "granted twice";
+  Operation refunded = first;
+  refunded.kind = Operation::kRefund;
+  refunded.done = true;
+  refunded.given = {2};
+  EXPECT_FALSE(Checker::Check({{1, 2, first}, {3, 4, refunded}, {5, 6, again}}, model));
+  again.granted = again.repeated = false;
+  again.over = true;
+  EXPECT_TRUE(Checker::Check({{1, 2, first}, {3, 4, refunded}, {5, 6, again}}, model));
+}
+
+TEST(LinearizabilityCheckerTest, KnowsSettlementsOfWorkThatGoesOn) {
+  Model model;
+  model.remaining = {5};
+  Operation taken;
+  taken.permits = {2};
+  taken.granted = taken.estimate = true;
+  taken.receipt_id = 1;
+  taken.remaining = {3};
+  Operation more = taken;
+  more.kind = Operation::kSettle;
+  more.more = true;
+  more.actual = {4};
+  more.charged = {2};
+  more.settled = SettleOutcome::kSettled;
+  Operation last = more;
+  last.more = false;
+  last.actual = {5};
+  last.charged = {1};
+  EXPECT_TRUE(Checker::Check({{1, 2, taken}, {3, 4, more}, {5, 6, last}}, model));
+  last.charged = {3};
+  EXPECT_FALSE(Checker::Check({{1, 2, taken}, {3, 4, more}, {5, 6, last}}, model))
+      << "charged twice";
+  last.charged = {};
+  last.actual = {3};
+  last.settled = SettleOutcome::kActualDecreased;
+  EXPECT_TRUE(Checker::Check({{1, 2, taken}, {3, 4, more}, {5, 6, last}}, model));
+  last.settled = SettleOutcome::kSettled;
+  EXPECT_FALSE(Checker::Check({{1, 2, taken}, {3, 4, more}, {5, 6, last}}, model));
+}
+
 // One bucket of each algorithm, for each key.
 class Buckets {
  public:
@@ -170,10 +226,14 @@ class Buckets {
       case Operation::kAcquire:
       case Operation::kForce: {
         testing::AcquireOptions options = {.want_receipt = want_receipt};
+        Once once = OnceOf(key, *operation);
+        if (operation->request != 0) options.once = &once;
         if (operation->kind == Operation::kForce) options.debit = Debit::kForced;
         if (operation->estimate) options.settle_within_ns = 3600 * kSecond;
         const testing::Acquired acquired = testing::Acquire(store_, charges, options);
         operation->granted = acquired.granted();
+        operation->repeated = acquired.repeated;
+        operation->over = acquired.outcome == Outcome::kEnded;
         operation->receipt_id = acquired.receipt_id;
         for (size_t c = 0; c < of.size(); ++c) {
           operation->remaining[of[c]] = acquired.charges[c].level.remaining;
@@ -182,7 +242,10 @@ class Buckets {
         return;
       }
       case Operation::kRefund: {
-        const testing::Refunded refunded = testing::Refund(store_, operation->receipt_id, charges);
+        const Once once = OnceOf(key, *operation);
+        const testing::Refunded refunded =
+            testing::Refund(store_, operation->receipt_id, charges, /*grant_time_ns=*/0,
+                            operation->request != 0 ? &once : nullptr);
         operation->done = refunded.outcome == RefundOutcome::kRefunded;
         for (size_t c = 0; c < of.size(); ++c) operation->given[of[c]] = refunded.permits[c];
         return;
@@ -192,8 +255,9 @@ class Buckets {
         for (const size_t b : of) {
           actual.push_back(b == kSlots ? SettleOperation::kAsTaken : operation->actual[b]);
         }
-        const testing::Settled settled = testing::Settle(store_, operation->receipt_id, charges,
-                                                         actual, {.estimate = operation->estimate});
+        const testing::Settled settled =
+            testing::Settle(store_, operation->receipt_id, charges, actual,
+                            {.more = operation->more, .estimate = operation->estimate});
         operation->settled = settled.outcome;
         for (size_t c = 0; c < of.size(); ++c) {
           operation->given[of[c]] = settled.permits[c].given_back_now;
@@ -208,6 +272,12 @@ class Buckets {
   }
 
  private:
+  static Once OnceOf(const std::string& key, const Operation& operation) {
+    Once once;
+    once.id = {{std::stoull(key), operation.request}};
+    return once;
+  }
+
   MemoryStore& store_;
   std::shared_ptr<const Rule> rules_[kBuckets];
 };
@@ -217,7 +287,10 @@ class Caller {
  public:
   explicit Caller(unsigned seed) : random_(seed) {}
 
-  void Forget() { receipts_.clear(); }
+  void Begin(unsigned history) {
+    history_ = history;
+    receipts_.clear();
+  }
 
   Timed<Operation> Next(const Buckets& buckets, const std::string& key,
                         std::atomic<uint64_t>& counter) {
@@ -226,8 +299,8 @@ class Caller {
     Timed<Operation> timed;
     timed.operation = Choose();
     Operation& operation = timed.operation;
-    const bool want_receipt =
-        operation.estimate || operation.permits[kSlots] > 0 || random_() % 3 == 0;
+    const bool want_receipt = operation.estimate || operation.permits[kSlots] > 0 ||
+                              operation.request != 0 || random_() % 3 == 0;
     timed.called = counter.fetch_add(1);
     buckets.Run(key, want_receipt, &operation);
     timed.returned = counter.fetch_add(1);
@@ -247,15 +320,26 @@ class Caller {
       operation.bucket = static_cast<int>(random_() % kBuckets);
       return operation;
     }
-    // Slots cannot be forced.
-    const bool force = what <= 7;
+    if (what <= 7) return Acquisition(random_, /*force=*/true);
+    if (what <= 9) return Acquisition(random_, /*force=*/false);
+    // Each thread may ask for it.
+    const unsigned request = random_() % 2 + 1;
+    std::mt19937 of_request(2 * history_ + request);
+    operation = Acquisition(of_request, /*force=*/of_request() % 2 == 0);
+    operation.request = request;
+    return operation;
+  }
+
+  static Operation Acquisition(std::mt19937& random, bool force) {
+    Operation operation;
     operation.kind = force ? Operation::kForce : Operation::kAcquire;
+    // Slots cannot be forced.
     const unsigned sets = (1u << (force ? kSlots : kBuckets)) - 1;
-    const unsigned set = random_() % sets + 1;
+    const unsigned set = random() % sets + 1;
     for (unsigned b = 0; b < kBuckets; ++b) {
-      if (set >> b & 1) operation.permits[b] = random_() % 3 + 1;
+      if (set >> b & 1) operation.permits[b] = random() % 3 + 1;
     }
-    operation.estimate = set != 1u << kSlots && random_() % 2 == 0;
+    operation.estimate = set != 1u << kSlots && random() % 2 == 0;
     return operation;
   }
 
@@ -264,6 +348,7 @@ class Caller {
     Operation operation;
     operation.permits = of.permits;
     operation.estimate = of.estimate;
+    operation.request = of.request;
     operation.receipt_id = of.receipt_id;
     const bool slots = of.permits[kSlots] > 0;
     operation.kind = Operation::kRefund;
@@ -272,6 +357,7 @@ class Caller {
     const bool only_slots = of.permits == JustSlots(of.permits[kSlots]);
     if (what >= 2 && (of.estimate || only_slots)) {
       operation.kind = Operation::kSettle;
+      operation.more = of.estimate && random_() % 2 == 0;
       for (size_t b = 0; b < kSlots; ++b) {
         if (of.permits[b] > 0) operation.actual[b] = random_() % 6;
       }
@@ -286,6 +372,7 @@ class Caller {
   }
 
   std::mt19937 random_;
+  unsigned history_ = 0;
   std::vector<Operation> receipts_;
 };
 
@@ -309,13 +396,16 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
   test_support::Barrier barrier(kThreads);
   int overlapping = 0;
   std::map<SettleOutcome, int> settlements;
+  int repeated = 0;
+  int over = 0;
+  int continued = 0;
   test_support::RunThreads(kThreads, [&](int thread) {
     Caller caller(static_cast<unsigned>(thread) * 1000 + 17);
     for (int history = 0; history < kHistories; ++history) {
       const std::string key = std::to_string(history);
       std::vector<Timed<Operation>>& mine = recorded[thread];
       mine.clear();
-      caller.Forget();
+      caller.Begin(static_cast<unsigned>(history));
       barrier.Wait();
       for (int n = 0; n < kOperations; ++n) mine.push_back(caller.Next(buckets, key, counter));
       barrier.Wait();
@@ -326,6 +416,9 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
         }
         for (const auto& a : all) {
           ++settlements[a.operation.settled];
+          repeated += a.operation.repeated;
+          over += a.operation.over;
+          continued += a.operation.more && a.operation.settled == SettleOutcome::kSettled;
           for (const auto& b : all) overlapping += a.called < b.called && b.called < a.returned;
         }
         Model full;
@@ -337,10 +430,13 @@ TEST(MemoryStoreLinearizabilityTest, RandomHistoriesWithSeveralChargesAreLineari
   });
   // Otherwise nothing was tested.
   EXPECT_GT(overlapping, kHistories / 10);
-  for (const SettleOutcome outcome :
-       {SettleOutcome::kSettled, SettleOutcome::kAlreadySettled, SettleOutcome::kRefunded}) {
+  for (const SettleOutcome outcome : {SettleOutcome::kSettled, SettleOutcome::kAlreadySettled,
+                                      SettleOutcome::kRefunded, SettleOutcome::kActualDecreased}) {
     EXPECT_GT(settlements[outcome], 0) << static_cast<int>(outcome);
   }
+  EXPECT_GT(repeated, 0);
+  EXPECT_GT(over, 0);
+  EXPECT_GT(continued, 0);
 }
 
 }  // namespace
