@@ -92,9 +92,10 @@ absl::StatusOr<StoredBucket> ParseBucket(std::string_view state, absl::Span<cons
       const algorithm::TokenBucket& p = parameters->token_bucket;
       int64_t us, ticks;
       uint64_t flag, expiry_s;
-      // Behind the flag there may be two words (acquire_token_buckets.lua).
+      // Behind the flag there may be two words (acquire_token_buckets.lua); an earlier version
+      // wrote the first alone.
       good = ParseAll(words, 2, {&us, &ticks}) &&
-             (words.size() == 5 || (words.size() == 7 && ParseAll(words, 4, {&flag, &expiry_s})));
+             (words.size() == 5 || (words.size() <= 7 && ParseAll(words, 4, {&flag, &expiry_s})));
       if (!good) break;
       const TimePair now = PairOfNs(now_ns);
       const algorithm::Int128 lacking =
