@@ -177,13 +177,15 @@ class BucketState {
   void ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, size_t skip = 0,
                       size_t count = std::numeric_limits<size_t>::max()) const;
 
-  // Turns the bookings whose grant times have come into takes, at most `most` of them. Returns how
-  // many older receipts were closed to make room for theirs. Of slots: removes ended holds, which
-  // do not count in any case.
+  // Goes on with a conversion, of `most` bookings or some more. Then turns the bookings whose grant
+  // times have come into takes, at most `most` of them in all. Returns how many older receipts were
+  // closed to make room for theirs. Of slots: removes ended holds, which do not count in any case.
   size_t Fold(const Parameters& parameters, Moment at,
               size_t most = std::numeric_limits<size_t>::max());
   // Whether that is to be called (again).
-  bool HasDue(int64_t now_ns) const { return bookings() != 0 && NextGrantTimeNs() <= now_ns; }
+  bool HasDue(int64_t now_ns) const;
+  // Whether Convert has left bookings to Fold.
+  bool converting() const;
 
   // Makes the bucket full. Bookings stay.
   void Reset(const Parameters& parameters, Moment at);
@@ -212,8 +214,12 @@ class BucketState {
 
   // Carry-over: the same bucket under other parameters, also of another algorithm. Bookings stay.
   // `moved_ns` is added to all moments: a store may count token buckets and windows from different
-  // origins. REQUIRES: moved_ns is 0, or the algorithms differ.
-  void Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns = 0);
+  // origins. Converts at most `most` bookings; Fold converts the others. Until then nothing but
+  // Fold, HasDue, what is known of the bookings, MemoryBytes and ToImage may be called. REQUIRES:
+  // moved_ns is 0, or the algorithms differ; with `most`, !HasDue(at.now_ns), moved_ns is 0, most
+  // is not.
+  void Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns = 0,
+               size_t most = std::numeric_limits<size_t>::max());
 
   // With the holds of slots.
   size_t open_receipts() const {
@@ -249,6 +255,7 @@ class BucketState {
 
  private:
   struct Calendar;
+  struct Conversion;
   struct DeleteCalendar {
     void operator()(Calendar* calendar) const;
   };
@@ -268,6 +275,8 @@ class BucketState {
   // is open (again).
   OpenReceipts::Kept OpenEstimate(uint64_t receipt_id, int64_t grant_time_ns);
   void SetReceipts(const BucketImage& image);
+  // Converts `most` bookings more, and lowers it. Returns whether that were all.
+  bool ContinueConversion(const Parameters& parameters, size_t* most);
   void ConvertPast(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns);
   // A take that was granted when it was booked; closes an older receipt if need be.
   bool TakeBooked(const Parameters& parameters, const Booking& booking, Moment at);

@@ -86,6 +86,21 @@ FixedWindowHistory HistoryOf(const Parameters& parameters, const FixedWindowStat
 
 }  // namespace
 
+// Of the bookings, after what was taken and the receipts have been converted.
+struct BucketState::Conversion {
+  Moment at;
+  // Bookings that are still in a calendar of the other kind: those behind the first `copied`.
+  std::optional<std::variant<TokenCalendar, WindowCalendar>> old = {};
+  size_t copied = 0;
+  int64_t moved_ns = 0;
+  RebuildCursor cursor = {};
+
+  size_t left() const {
+    if (!old.has_value()) return 0;
+    return std::visit([](const auto& calendar) { return calendar.size(); }, *old) - copied;
+  }
+};
+
 struct BucketState::Calendar {
   // The algorithms that count share theirs.
   std::variant<TokenCalendar, WindowCalendar> bookings;
@@ -93,6 +108,8 @@ struct BucketState::Calendar {
   int64_t latest_ns = 0;
   // Wall clock less the decisions' clock, as the bookings were planned. fixed_window only.
   int64_t wall_ahead_ns = 0;
+  // Null: there is none under way.
+  std::unique_ptr<Conversion> conversion = nullptr;
 
   // Null if the bucket is of the other kind.
   TokenCalendar* tokens() { return std::get_if<TokenCalendar>(&bookings); }
@@ -123,7 +140,13 @@ BucketState::BucketState(const BucketState& other)
       receipts_(other.receipts_),
       estimates_(other.estimates_ == nullptr ? nullptr
                                              : std::make_unique<Estimates>(*other.estimates_)),
-      calendar_(other.calendar_ == nullptr ? nullptr : new Calendar(*other.calendar_)) {}
+      calendar_(other.calendar_ == nullptr
+                    ? nullptr
+                    : new Calendar{other.calendar_->bookings, other.calendar_->latest_ns,
+                                   other.calendar_->wall_ahead_ns}) {
+  if (!other.converting()) return;
+  calendar_->conversion = std::make_unique<Conversion>(*other.calendar_->conversion);
+}
 
 bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment at,
                           uint64_t set) const {
@@ -428,11 +451,18 @@ void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, 
   if (calendar_ == nullptr) return;
   std::visit([&](const auto& calendar) { calendar.ForEach(visit, skip, count); },
              calendar_->bookings);
+  if (!converting() || calendar_->conversion->left() == 0) return;
+  const size_t converted = bookings() - calendar_->conversion->left();
+  const size_t visited = std::min(count, converted - std::min(skip, converted));
+  skip = calendar_->conversion->copied + std::max(skip, converted) - converted;
+  std::visit([&](const auto& calendar) { calendar.ForEach(visit, skip, count - visited); },
+             *calendar_->conversion->old);
 }
 
 size_t BucketState::Fold(const Parameters& parameters, Moment at, size_t most) {
   if (slots() != nullptr) MutableSlots()->RemoveEnded(at.now_ns, most);
   if (calendar_ == nullptr) return 0;
+  if (converting() && !ContinueConversion(parameters, &most)) return 0;
   size_t closed = 0;
   for (; HasDue(at.now_ns); --most) {
     if (most == 0) return closed;
@@ -473,7 +503,17 @@ int64_t BucketState::NotBeforeNs() const { return calendar_ == nullptr ? 0 : cal
 
 size_t BucketState::bookings() const {
   if (calendar_ == nullptr) return 0;
-  return std::visit([](const auto& calendar) { return calendar.size(); }, calendar_->bookings);
+  const size_t size =
+      std::visit([](const auto& calendar) { return calendar.size(); }, calendar_->bookings);
+  return size + (converting() ? calendar_->conversion->left() : 0);
+}
+
+bool BucketState::converting() const {
+  return calendar_ != nullptr && calendar_->conversion != nullptr;
+}
+
+bool BucketState::HasDue(int64_t now_ns) const {
+  return converting() || (bookings() != 0 && NextGrantTimeNs() <= now_ns);
 }
 
 int64_t BucketState::NextGrantTimeNs() const {
@@ -488,8 +528,8 @@ int64_t BucketState::LastGrantTimeNs() const {
                     calendar_->bookings);
 }
 
-void BucketState::Convert(const Parameters& from, const Parameters& to, Moment at,
-                          int64_t moved_ns) {
+void BucketState::Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns,
+                          size_t most) {
   if (from == to) return;
   Fold(from, at);
   ConvertPast(from, to, at, moved_ns);
@@ -497,17 +537,38 @@ void BucketState::Convert(const Parameters& from, const Parameters& to, Moment a
   if (IsConcurrency(to)) calendar_ = nullptr;
   if (calendar_ == nullptr) return;
   at = Moved(calendar_->NotBefore(at), moved_ns);
+  auto conversion = std::make_unique<Conversion>(Conversion{.at = at, .moved_ns = moved_ns});
   if ((from.kind == Kind::kTokenBucket) != (to.kind == Kind::kTokenBucket)) {
-    const std::unique_ptr<Calendar, DeleteCalendar> old = std::move(calendar_);
+    conversion->old = std::move(calendar_->bookings);
     NewCalendar(to, at);
-    const auto copy = [&](Booking booking) {
-      booking.grant_time_ns += moved_ns;
-      AppendBooking(to, booking);
-    };
-    std::visit([&](const auto& calendar) { calendar.ForEach(copy); }, old->bookings);
+  } else if (TokenCalendar* const tokens = calendar_->tokens(); tokens != nullptr) {
+    tokens->SetTat(to.token_bucket, tat());
   }
   calendar_->wall_ahead_ns = at.wall_ns - at.now_ns;
-  RebuildBookings(to, at);
+  calendar_->conversion = std::move(conversion);
+  ContinueConversion(to, &most);
+}
+
+bool BucketState::ContinueConversion(const Parameters& parameters, size_t* most) {
+  Conversion& conversion = *calendar_->conversion;
+  if (conversion.old.has_value()) {
+    const auto copy = [&](Booking booking) {
+      booking.grant_time_ns += conversion.moved_ns;
+      AppendBooking(parameters, booking);
+    };
+    const size_t some = std::min(*most, conversion.left());
+    std::visit([&](const auto& calendar) { calendar.ForEach(copy, conversion.copied, some); },
+               *conversion.old);
+    conversion.copied += some;
+    *most -= some;
+    if (conversion.left() != 0) return false;
+    conversion.old.reset();
+  }
+  const bool done = WithBookings(parameters, conversion.at, [&](auto& calendar, const auto& past) {
+    return calendar.RebuildSome(past, &conversion.cursor, most);
+  });
+  if (done) calendar_->conversion = nullptr;
+  return done;
 }
 
 void BucketState::AppendBooking(const Parameters& parameters, const Booking& booking) {
@@ -581,6 +642,10 @@ size_t BucketState::MemoryBytes() const {
   size_t bytes = sizeof(*this) + receipts_.MemoryBytes() + std::visit(of, state_);
   if (estimates_ != nullptr) bytes += estimates_->MemoryBytes();
   if (calendar_ != nullptr) bytes += sizeof(Calendar) + std::visit(of, calendar_->bookings);
+  if (converting()) {
+    const auto& old = calendar_->conversion->old;
+    bytes += sizeof(Conversion) + (old.has_value() ? std::visit(of, *old) : 0);
+  }
   return bytes;
 }
 

@@ -256,6 +256,40 @@ def rebooking(run):
 
 
 @attack()
+def convert_buckets(run):
+    """Books buckets to their bound. Then their limits change, and the next call converts them."""
+    server = run.server()
+    admin = admin_grpc.LimitAdminStub(grpc.insecure_channel(server.admin))
+    token, log = admin_pb.ALGORITHM_TOKEN_BUCKET, admin_pb.ALGORITHM_SLIDING_LOG
+    changes = ((token, token), (log, log), (token, log), (log, token))
+
+    def put(i, algorithm, permits):
+        limit = admin_pb.Limit(name=f"converted{i}", algorithm=algorithm,
+                               rate=admin_pb.Rate(permits=permits))
+        limit.max_wait.FromSeconds(DAY_S)
+        admin.PutLimit(admin_pb.PutLimitRequest(limit=limit), timeout=5)
+
+    stubs = [server.stub() for _ in changes]  # each connection has a bound of its own
+    booked = 0
+    for i, (before, _) in enumerate(changes):
+        put(i, before, 10)
+        request = batch(acquisition((f"converted{i}", "k"), wait_s=DAY_S))
+        for _ in range(run.n(32, at_most=32)):
+            results = stubs[i].AcquireBatch(request, timeout=30).results
+            booked += sum(r.response.granted for r in results)
+    run.begin()
+    decided = 0
+    for i, (_, after) in enumerate(changes):
+        put(i, after, 11)
+        request = acquisition((f"converted{i}", "k"))
+        decided += not stubs[i].Acquire(request, timeout=10).granted
+    run.note(f"{booked} bookings")
+    run.check(decided == len(changes), f"{decided} of {len(changes)} denied after the change",
+              "all denied, since what was booked stands")
+    run.end()
+
+
+@attack()
 def gzip_cpu(run):
     """Three connections keep 64 calls each in flight; a message of 2.7 KB expands to 65,536
     charges."""

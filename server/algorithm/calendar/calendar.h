@@ -34,6 +34,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
@@ -76,6 +77,19 @@ class BookingSets {
     uint64_t bookings = 0;
   };
   absl::flat_hash_map<uint64_t, Outstanding> sets_;
+};
+
+// How far a calendar was rebuilt after its parameters changed: up to a chunk.
+struct RebuildCursor {
+  size_t chunk = 0;
+  // Of a WindowCalendar: the permits of the bookings up to there; the last of them, and N just
+  // before it; the first booking that counts then, and the permits of those before that one.
+  int64_t sum = 0;
+  int64_t previous_ns = std::numeric_limits<int64_t>::min();
+  int64_t before = 0;
+  size_t oldest_chunk = 0;
+  size_t oldest_index = 0;
+  int64_t over = 0;
 };
 
 // How much searches for grant times may do, in steps: each looks at one booking, or at the summary

@@ -286,13 +286,20 @@ void TokenCalendar::SetTat(const TokenBucket& parameters, uint64_t tat) {
   FindEnd(parameters);
 }
 
-void TokenCalendar::Rebuild(const TokenBucket& parameters) {
+bool TokenCalendar::RebuildSome(const TokenBucket& parameters, RebuildCursor* cursor,
+                                size_t* most) {
+  for (; cursor->chunk < bookings_.chunks(); ++cursor->chunk) {
+    if (*most == 0) return false;
+    Chunks::Chunk& chunk = bookings_.chunk(cursor->chunk);
+    Summarize(parameters, &chunk);
+    *most -= std::min(*most, chunk.size());
+  }
   now_ = 0;
-  for (size_t c = 0; c < bookings_.chunks(); ++c) Summarize(parameters, &bookings_.chunk(c));
   front_changed_ = false;
   slack_ = kFar;
   SummaryChanged(bookings_.chunks());
   FindEnd(parameters);
+  return true;
 }
 
 size_t TokenCalendar::MemoryBytes() const {

@@ -100,7 +100,15 @@ class TokenCalendar : public ChunkedCalendar<Booking, TokenSummary> {
   void SetTat(const TokenBucket& parameters, uint64_t tat);
 
   // To be called when the parameters are others: what was booked stands.
-  void Rebuild(const TokenBucket& parameters);
+  void Rebuild(const TokenBucket& parameters) {
+    RebuildCursor cursor;
+    size_t most = std::numeric_limits<size_t>::max();
+    RebuildSome(parameters, &cursor, &most);
+  }
+  // The same in steps: looks at *most bookings, or at some more, and lowers it. Returns whether
+  // that was the last step. Until then only bookings are right, and the next call is this one, or
+  // SetTat.
+  bool RebuildSome(const TokenBucket& parameters, RebuildCursor* cursor, size_t* most);
 
   size_t MemoryBytes() const;
 

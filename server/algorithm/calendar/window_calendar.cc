@@ -302,51 +302,47 @@ void WindowCalendar::NotePast(int64_t permits, int64_t until_ns) {
   AddFrom({0, 0}, std::numeric_limits<int64_t>::min(), until_ns, permits);
 }
 
-void WindowCalendar::Rebuild(const WindowHistory& history) {
+bool WindowCalendar::RebuildSome(const WindowHistory& history, RebuildCursor* cursor,
+                                 size_t* most) {
   const int64_t past_ends_ns = history.FirstAtMostNs(0);
   const auto past_at = [&](int64_t grant_time_ns) {
     return grant_time_ns < past_ends_ns ? static_cast<int64_t>(history.CountedAt(grant_time_ns))
                                         : 0;
   };
   // What is over at each booking is a prefix that only grows: `oldest` walks behind.
-  size_t oldest_chunk = 0;
-  size_t oldest_index = 0;
-  int64_t over = 0;
   const auto over_at = [&](int64_t grant_time_ns) {
-    while (oldest_chunk < bookings_.chunks()) {
-      const Chunks::Chunk& oldest = bookings_.chunk(oldest_chunk);
-      if (oldest[oldest_index].until_ns > grant_time_ns) break;
-      over += static_cast<int64_t>(oldest[oldest_index].permits);
-      if (++oldest_index == oldest.size()) {
-        ++oldest_chunk;
-        oldest_index = 0;
+    while (cursor->oldest_chunk <= cursor->chunk) {
+      const Chunks::Chunk& oldest = bookings_.chunk(cursor->oldest_chunk);
+      if (oldest[cursor->oldest_index].until_ns > grant_time_ns) break;
+      cursor->over += static_cast<int64_t>(oldest[cursor->oldest_index].permits);
+      if (++cursor->oldest_index == oldest.size()) {
+        ++cursor->oldest_chunk;
+        cursor->oldest_index = 0;
       }
     }
-    return over;
+    return cursor->over;
   };
-  for (size_t c = 0; c < bookings_.chunks(); ++c) {
-    for (WindowEntry& entry : bookings_.chunk(c))
-      entry.until_ns = history.CountedUntilNs(entry.grant_time_ns);
-  }
-  least_before_ = std::numeric_limits<int64_t>::max();
-  int64_t sum = 0;
-  int64_t previous_ns = std::numeric_limits<int64_t>::min();
-  int64_t before = 0;
-  for (size_t c = 0; c < bookings_.chunks(); ++c) {
-    Chunks::Chunk& chunk = bookings_.chunk(c);
+  if (cursor->chunk == 0) least_before_ = std::numeric_limits<int64_t>::max();
+  for (; cursor->chunk < bookings_.chunks(); ++cursor->chunk) {
+    if (*most == 0) return false;
+    Chunks::Chunk& chunk = bookings_.chunk(cursor->chunk);
+    for (WindowEntry& entry : chunk) entry.until_ns = history.CountedUntilNs(entry.grant_time_ns);
     chunk.summary.added = 0;
     for (WindowEntry& entry : chunk) {
-      if (entry.grant_time_ns != previous_ns) {
-        previous_ns = entry.grant_time_ns;
-        before = past_at(entry.grant_time_ns - 1) + sum - over_at(entry.grant_time_ns - 1);
+      if (entry.grant_time_ns != cursor->previous_ns) {
+        cursor->previous_ns = entry.grant_time_ns;
+        const int64_t just_before_ns = entry.grant_time_ns - 1;
+        cursor->before = past_at(just_before_ns) + cursor->sum - over_at(just_before_ns);
       }
-      entry.before = before;
-      sum += static_cast<int64_t>(entry.permits);
-      entry.level = past_at(entry.grant_time_ns) + sum - over_at(entry.grant_time_ns);
+      entry.before = cursor->before;
+      cursor->sum += static_cast<int64_t>(entry.permits);
+      entry.level = past_at(entry.grant_time_ns) + cursor->sum - over_at(entry.grant_time_ns);
     }
     Summarize(&chunk);
     least_before_ = std::min(least_before_, chunk.summary.least_before);
+    *most -= std::min(*most, chunk.size());
   }
+  return true;
 }
 
 }  // namespace sluice::algorithm

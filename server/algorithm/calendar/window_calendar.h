@@ -101,7 +101,15 @@ class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
   void NotePast(int64_t permits, int64_t until_ns);
 
   // To be called when the history counts differently (other parameters, a wall clock that was set).
-  void Rebuild(const WindowHistory& history);
+  void Rebuild(const WindowHistory& history) {
+    RebuildCursor cursor;
+    size_t most = std::numeric_limits<size_t>::max();
+    RebuildSome(history, &cursor, &most);
+  }
+  // The same in steps, with the history of the same moment: looks at *most bookings, or at some
+  // more, and lowers it. Returns whether that was the last step. Until then only bookings are
+  // right.
+  bool RebuildSome(const WindowHistory& history, RebuildCursor* cursor, size_t* most);
 
   size_t MemoryBytes() const { return bookings_.MemoryBytes() + sets_.MemoryBytes(); }
 

@@ -27,6 +27,8 @@ constexpr size_t kStepsPerBucket = 300;
 constexpr size_t kKeyBytesPerStep = 2;
 // Bookings that a sweep folds of the buckets that it looks at; the others are left to the next one.
 constexpr size_t kFoldsPerInsert = 64;
+// Bookings that are folded or converted at once, about 100 us.
+constexpr size_t kConvertedAtOnce = 1024;
 constexpr size_t kFoldsPerMaintain = 1024;
 // Slots that Maintain looks at in one call, and at most under one lock.
 constexpr size_t kSweepPerMaintain = 2048;
@@ -143,7 +145,7 @@ BucketIndex::Lookup BucketIndex::Settle(Shard& shard, size_t shard_index,
   Record* record = RecordOf(slot->load(std::memory_order_relaxed));
   if (record->rule_id() > rule.id) return {Status::kStaleRule, record};
   if (record->rule_id() < rule.id) record = Convert(shard, shard_index, slot, hash, rule);
-  return {Status::kFound, record};
+  return {record == nullptr ? Status::kHasDue : Status::kFound, record};
 }
 
 BucketIndex::Lookup BucketIndex::FindExisting(uint64_t hash, const Rule& rule,
@@ -289,8 +291,18 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
     } else {
       state = Record::StateOf(word);
       before = CountsOf(*state);
+      if (state->HasDue(at.now_ns)) {
+        // They are taken by the old rule.
+        state->Fold(from, at, kConvertedAtOnce);
+        Recount(*old_entry->rule, old_record->maker(), before, CountsOf(*state));
+        if (state->HasDue(at.now_ns)) {
+          old_record->Unlock(word);
+          return nullptr;
+        }
+        before = CountsOf(*state);
+      }
     }
-    state->Convert(from, to, at);
+    state->Convert(from, to, at, /*moved_ns=*/0, kConvertedAtOnce);
     Recount(rule, old_record->maker(), before, CountsOf(*state));
     converted = Record::WordOf(state);
   }
@@ -332,8 +344,9 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     }
     const Counts before = CountsOf(*state);
     const size_t bookings = state->bookings();
+    const bool converting = state->converting();
     if (due) state->Fold(parameters, at, *folds);
-    *folds -= bookings - state->bookings();
+    *folds -= converting ? *folds : bookings - state->bookings();
     const bool full = state->IsFull(parameters, at);
     Recount(*entry->rule, record->maker(), before, full ? Counts{} : CountsOf(*state));
     if (!full) {

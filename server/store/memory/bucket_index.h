@@ -83,6 +83,7 @@ class BucketIndex {
     kOverflow,
     kTooManyNew,
     kShareUsedUp,
+    kHasDue,
   };
   struct Lookup {
     Status status = Status::kAbsent;
@@ -94,7 +95,8 @@ class BucketIndex {
   // kYes it also drops full buckets that it finds, even one that was just created. Searches for
   // room that find none take from `budget` (null: there is no budget). Where it is spent, there is
   // no search. kTooManyNew: there is room, but nothing of the maker's rate is left. kShareUsedUp:
-  // of its share of the room.
+  // of its share of the room. kHasDue: its rule is older, and bookings are left to be folded before
+  // it is converted; ask again.
   enum class MaySweep : bool { kNo = false, kYes = true };
   Lookup FindOrCreate(uint64_t hash, const Rule& rule, std::string_view key, int64_t now_ns,
                       MaySweep may_sweep, algorithm::SearchBudget* budget,
@@ -296,6 +298,7 @@ class BucketIndex {
   // The lookup result for a record that was located, converted to `rule` if its rule is older.
   Lookup Settle(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
                 const Rule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // Null: bookings are left to be folded or converted by the old rule first.
   Record* Convert(Shard& shard, size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
                   const Rule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   Record* Create(Shard& shard, size_t shard_index, uint64_t hash, const Rule& rule,

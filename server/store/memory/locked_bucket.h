@@ -56,14 +56,16 @@ class LockedBucket {
     return bookings() == 0 ? of_index_ns : std::max(of_index_ns, state().NotBeforeNs());
   }
   // Call it first, with the moment of the operation. Turns bookings up to that moment into takes,
-  // at most *folds of them, which it lowers. False: more of them are left; unlock it.
+  // at most *folds of them, which it lowers; after a change of limits, it first converts as many.
+  // False: more of them are left; unlock it.
   bool Open(algorithm::Moment at, size_t* folds) {
     wall_ahead_ns_ = at.wall_ns - at.now_ns;
     if (parameters().kind != algorithm::Kind::kTokenBucket) index_->SetNotBefore(hash_, at.now_ns);
     const size_t before = bookings();
     if (before == 0) return true;
+    const bool converting = state().converting();
     receipts_evicted_ += ToChange().Fold(parameters(), at, *folds);
-    *folds -= before - bookings();
+    *folds -= converting ? *folds : before - bookings();
     return missing() || Record::IsPlain(word_) || !state().HasDue(at.now_ns);
   }
   // What a decision on it takes beside its searches, in steps as algorithm::SearchBudget counts

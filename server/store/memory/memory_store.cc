@@ -320,6 +320,7 @@ MemoryStore::Opened MemoryStore::LockAll(absl::Span<LockedBucket> buckets,
       if (lookup.status == BucketIndex::Status::kStaleRule) return Opened::kStaleRule;
       if (lookup.status == BucketIndex::Status::kTooManyNew) return Opened::kTooManyNew;
       if (lookup.status == BucketIndex::Status::kShareUsedUp) return Opened::kShareUsedUp;
+      if (lookup.status == BucketIndex::Status::kHasDue) return Opened::kHasDue;
       bucket.set_record(lookup.record);
     }
     // All threads lock in the order of addresses, so no two wait for each other.
@@ -345,9 +346,12 @@ MemoryStore::Opened MemoryStore::LockAndOpen(absl::Span<LockedBucket> buckets, b
   while (true) {
     const auto create_at_ns = create ? std::optional<int64_t>(now_ns) : std::nullopt;
     const Opened locked = LockAll(buckets, create_at_ns, work);
-    if (locked != Opened::kOpen) return locked;
-    if (OpenAll(buckets, now_ns, kFoldsAtOnce, at_ns)) return Opened::kOpen;
-    UnlockAll(buckets, *at_ns);
+    if (locked == Opened::kOpen) {
+      if (OpenAll(buckets, now_ns, kFoldsAtOnce, at_ns)) return Opened::kOpen;
+      UnlockAll(buckets, *at_ns);
+    } else if (locked != Opened::kHasDue) {
+      return locked;
+    }
     work.budget->Note(kFoldsAtOnce * kFoldSteps);
     if (work.done()) return Opened::kHasDue;
   }
@@ -404,6 +408,11 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
     Record* record = index_.Find(hash, *rule, item.key);
     if (record == nullptr) {
       const BucketIndex::Lookup lookup = index_.FindExisting(hash, *rule, item.key);
+      if (lookup.status == BucketIndex::Status::kHasDue) {
+        work.budget->Note(kFoldsAtOnce * kFoldSteps);
+        if (work.done()) return false;
+        continue;
+      }
       record = lookup.record;
       // The limits changed since the caller looked; the newer parameters are the ones that hold.
       if (lookup.status == BucketIndex::Status::kStaleRule) {
@@ -522,7 +531,9 @@ void MemoryStore::Renew(RenewOperation* operation) {
     operation->undecided = operation->items.size();
     for (Renewal& renewal : operation->items) {
       if (work.done()) break;
-      renewal.outcome = RenewOne(&renewal, now_ns, work);
+      const std::optional<RenewOutcome> outcome = RenewOne(&renewal, now_ns, work);
+      if (!outcome.has_value()) break;
+      renewal.outcome = *outcome;
       --operation->undecided;
     }
   }
@@ -530,14 +541,14 @@ void MemoryStore::Renew(RenewOperation* operation) {
   operation->Done();
 }
 
-RenewOutcome MemoryStore::RenewOne(Renewal* renewal, int64_t now_ns, Work work) {
+std::optional<RenewOutcome> MemoryStore::RenewOne(Renewal* renewal, int64_t now_ns, Work work) {
   Buckets buckets = BucketsOf(renewal->charges);
   int64_t at_ns = 0;
-  // Slots have no bookings to fold.
-  if (LockAndOpen(absl::MakeSpan(buckets), /*create=*/false, now_ns, work, &at_ns) !=
-      Opened::kOpen) {
-    return RenewOutcome::kStaleRule;
-  }
+  const Opened opened =
+      LockAndOpen(absl::MakeSpan(buckets), /*create=*/false, now_ns, work, &at_ns);
+  // Slots have no bookings, but the limit may have had a rate before.
+  if (opened == Opened::kHasDue) return std::nullopt;
+  if (opened != Opened::kOpen) return RenewOutcome::kStaleRule;
   for (const LockedBucket& bucket : buckets) work.budget->Note(bucket.DecisionSteps());
   const RenewOutcome outcome = store::Renew(renewal, absl::MakeSpan(buckets), at_ns);
   UnlockAll(absl::MakeSpan(buckets), at_ns);
@@ -676,6 +687,7 @@ void MemoryStore::Reset(const Rule& rule, std::string_view key, ResetDone done, 
     const uint64_t hash = index_.Hash(rule, key);
     for (;;) {
       const BucketIndex::Lookup lookup = index_.FindExisting(hash, rule, key);
+      if (lookup.status == BucketIndex::Status::kHasDue) continue;
       existed = lookup.record != nullptr;
       if (!existed) break;
       // The rule of the bucket, which may be newer than the caller's.

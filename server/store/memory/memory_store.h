@@ -163,7 +163,8 @@ class MemoryStore final : public Store {
   // nullopt: bookings are left to be folded first.
   std::optional<RefundOutcome> RefundNow(const RefundOperation& operation, Work work);
   std::optional<RefundOutcome> RefundBuckets(const RefundOperation& operation, Work work);
-  RenewOutcome RenewOne(Renewal* renewal, int64_t now_ns, Work work);
+  // nullopt: as RefundNow.
+  std::optional<RenewOutcome> RenewOne(Renewal* renewal, int64_t now_ns, Work work);
   HoldsOperation::Outcome HoldsNow(HoldsOperation* operation);
   // As RefundNow.
   std::optional<SettleOutcome> SettleNow(SettleOperation* operation, Work work);
@@ -175,12 +176,11 @@ class MemoryStore final : public Store {
     kOpen,
     // Nothing is locked:
     kStaleRule,
-    kHasDue,       // bookings are left to be folded
+    kHasDue,       // bookings are left to be folded or converted
     kTooManyNew,   // a bucket would be made beyond the rate of Work::maker
     kShareUsedUp,  // beyond its share of the room
   };
-  // Finds the buckets, creates missing ones if `create_at_ns` is given, and locks them all: kOpen,
-  // kStaleRule, kTooManyNew or kShareUsedUp.
+  // Finds the buckets, creates missing ones if `create_at_ns` is given, and locks them all.
   Opened LockAll(absl::Span<memory::LockedBucket> buckets, std::optional<int64_t> create_at_ns,
                  const Work& work);
   // Opens all buckets at the moment of the operation: now_ns, or later, which it writes to *at_ns.

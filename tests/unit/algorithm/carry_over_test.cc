@@ -288,5 +288,58 @@ RC_GTEST_PROP(CarryOverPropertyTest, RefundsAfterAChangeNeverGiveTooMuch, ()) {
   }
 }
 
+std::vector<std::pair<int64_t, uint64_t>> BookingsOf(const BucketState& bucket) {
+  std::vector<std::pair<int64_t, uint64_t>> bookings;
+  bucket.ForEachBooking(
+      [&](const Booking& one) { bookings.push_back({one.grant_time_ns, one.id}); });
+  return bookings;
+}
+
+RC_GTEST_PROP(CarryOverPropertyTest, ConversionInPiecesIsThatAtOnce, ()) {
+  // So few permits that most are booked.
+  const auto few = [] {
+    const RandomParameters random{*rc::gen::inRange<uint64_t>(1, 20), kSecond};
+    return ParametersOf(AnyKind(), random, *rc::gen::inRange<uint64_t>(1, 5),
+                        *rc::gen::inRange<uint64_t>(0, 3), *rc::gen::inRange<uint32_t>(1, 30));
+  };
+  const Parameters from = few();
+  const Parameters to = few();
+  BucketState bucket(from);
+  int64_t now_ns = kSecond;
+  uint64_t id = 0;
+  const int count = *rc::gen::inRange(0, 500);
+  for (int i = 0; i < count; ++i) {
+    const auto permits = *rc::gen::inRange<uint64_t>(1, 4);
+    const uint64_t set = *rc::gen::inRange<uint64_t>(1, 4);
+    const int64_t grant_time_ns = bucket.EarliestNs(from, permits, At(now_ns), set);
+    if (grant_time_ns > now_ns + int64_t{24} * 3600 * kSecond) continue;
+    if (grant_time_ns == now_ns) {
+      RC_ASSERT(bucket.TryTake(from, permits, At(now_ns), ++id, nullptr, set));
+    } else {
+      bucket.Book(from, {grant_time_ns, permits, ++id, set}, At(now_ns));
+    }
+  }
+  now_ns += *rc::gen::inRange<int64_t>(0, 20 * kSecond);
+  bucket.Fold(from, At(now_ns));
+  BucketState at_once(bucket);
+  at_once.Convert(from, to, At(now_ns));
+  const auto most = *rc::gen::inRange<size_t>(1, 200);
+  bucket.Convert(from, to, At(now_ns), 0, most);
+  while (bucket.converting()) {
+    RC_ASSERT(BookingsOf(bucket) == BookingsOf(at_once));
+    RC_ASSERT(bucket.bookings() == at_once.bookings());
+    bucket.Fold(to, At(now_ns), most);
+  }
+  bucket.Fold(to, At(now_ns));
+  at_once.Fold(to, At(now_ns));
+  RC_ASSERT(BookingsOf(bucket) == BookingsOf(at_once));
+  RC_ASSERT(bucket.LevelAt(to, At(now_ns)).remaining == at_once.LevelAt(to, At(now_ns)).remaining);
+  for (uint64_t permits = 1; permits < 5; ++permits) {
+    const uint64_t set = *rc::gen::inRange<uint64_t>(1, 5);
+    RC_ASSERT(bucket.EarliestNs(to, permits, At(now_ns), set) ==
+              at_once.EarliestNs(to, permits, At(now_ns), set));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::algorithm

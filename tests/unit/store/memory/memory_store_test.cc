@@ -429,5 +429,87 @@ TEST_F(MemoryStoreTest, FoldsThousandsOfBookingsInParts) {
   }
 }
 
+TEST_F(MemoryStoreTest, ConvertsThousandsOfBookingsInParts) {
+  constexpr int kBookings = 35'000;
+  MemoryStore whole(clock_);  // converts all at once
+  uint32_t limit_id = 0;
+  const auto made = [&](algorithm::Kind kind, uint64_t permits) {
+    auto rule =
+        MakeRule(limit_id, kind == algorithm::Kind::kTokenBucket
+                               ? algorithm::MakeTokenBucket({permits, kSecond}, 1, 0).value()
+                           : kind == algorithm::Kind::kSlidingLog
+                               ? algorithm::MakeSlidingLog({permits, kSecond}).value()
+                               : algorithm::MakeFixedWindow({permits, kSecond}, 0).value());
+    store_.Register(rule);
+    whole.Register(rule);
+    return rule;
+  };
+  const algorithm::Kind kinds[] = {algorithm::Kind::kTokenBucket, algorithm::Kind::kSlidingLog,
+                                   algorithm::Kind::kFixedWindow};
+  for (const algorithm::Kind from_kind : kinds) {
+    for (const algorithm::Kind to_kind : kinds) {
+      ++limit_id;
+      const auto from = made(from_kind, 10'000);
+      for (int i = 0; i < kBookings; ++i) {
+        ASSERT_TRUE(Acquire(store_, *from, "k", 1, {.max_wait_ns = 10 * kSecond}).granted());
+        ASSERT_TRUE(Acquire(whole, *from, "k", 1, {.max_wait_ns = 10 * kSecond}).granted());
+      }
+      clock_.Advance(3 * kSecond / 2);  // 10,000 or more have come
+      const auto to = made(to_kind, 9'000);
+      const Charge charge = {to.get(), "k", 1};
+      ChargeResult result;
+      Acquisition acquisition;
+      acquisition.charges = absl::MakeSpan(&charge, 1);
+      acquisition.results = &result;
+      acquisition.max_wait_ns = 100 * kSecond;
+      EXPECT_GT(DecideInParts(store_, absl::MakeSpan(&acquisition, 1), 1), 10);
+      const Acquired at_once = Acquire(whole, *to, "k", 1, {.max_wait_ns = 100 * kSecond});
+      EXPECT_EQ(acquisition.outcome, at_once.outcome);
+      EXPECT_EQ(acquisition.wait_ns, at_once.wait_ns);
+      EXPECT_EQ(result.level.remaining, at_once.charges[0].level.remaining);
+      EXPECT_EQ(result.level.reset_after_ns, at_once.charges[0].level.reset_after_ns);
+      EXPECT_EQ(store_.Stats().bookings, whole.Stats().bookings);
+      EXPECT_EQ(store_.Stats().open_receipts, whole.Stats().open_receipts);
+    }
+  }
+}
+
+TEST_F(MemoryStoreTest, ABucketThatIsBeingConvertedDecidesNothing) {
+  const auto from = MakeRule(1, algorithm::MakeSlidingLog({10, kSecond}).value());
+  store_.Register(from);
+  for (int i = 0; i < 5'000; ++i) {
+    ASSERT_TRUE(Acquire(store_, *from, "k", 1, {.max_wait_ns = 3600 * kSecond}).granted());
+  }
+  const auto to = TokenBucket(1, 20, 20);
+  struct Operation final : AcquireOperation {
+    void Done() override {}
+  };
+  const auto ask = [&](const Rule& rule) {
+    const Charge charge = {&rule, "k", 1};
+    ChargeResult result;
+    Acquisition acquisition;
+    acquisition.charges = absl::MakeSpan(&charge, 1);
+    acquisition.results = &result;
+    Operation operation;
+    operation.acquisitions = absl::MakeSpan(&acquisition, 1);
+    operation.most_work = 1;
+    store_.Acquire(&operation);
+    return operation.undecided == 1 ? Outcome::kPending : acquisition.outcome;
+  };
+  EXPECT_EQ(ask(*to), Outcome::kPending);
+  EXPECT_EQ(ask(*from), Outcome::kStaleRule);
+  // The limits change again.
+  const auto last = MakeRule(1, algorithm::MakeSlidingLog({5, kSecond}).value());
+  store_.Register(last);
+  EXPECT_EQ(ask(*last), Outcome::kPending);
+  EXPECT_EQ(store_.Stats().bookings, 4'990u);
+  int parts = 0;
+  while (ask(*last) == Outcome::kPending) ++parts;
+  EXPECT_GT(parts, 3);
+  EXPECT_EQ(ask(*last), Outcome::kDenied);
+  EXPECT_EQ(ask(*to), Outcome::kStaleRule);
+  EXPECT_EQ(store_.Stats().bookings, 4'990u);
+}
+
 }  // namespace
 }  // namespace sluice::store
