@@ -164,8 +164,7 @@ inline constexpr uint32_t kMaxLogLinesPerSecond = 20;
 // ---- HTTP ----
 
 // Connections of the HTTP port: browsers, scripts, and gateways, which keep a pool each. An idle
-// one costs 3 KiB (18 KiB with TLS). Above, a new one displaces the one that has waited longest for
-// its next request, so that idle connections do not keep others out.
+// one costs 3 KiB (18 KiB with TLS).
 inline constexpr size_t kMaxHttpConnections = 10'000;
 
 // Bytes of a request's first line and headers, and their number: a browser sends 1 KiB in 20. Also

@@ -82,8 +82,9 @@ template <typename Count>
 struct TransportCounts {
   Count connections_accepted{};
   Count connections_closed{};
-  Count connections_refused{};   // over a bound, and closed at once
-  Count handshakes_displaced{};  // of TLS: closed to make room for others
+  Count connections_refused{};    // over a bound, and closed at once
+  Count connections_displaced{};  // closed to make room for others
+  Count handshakes_displaced{};   // of TLS, the same
   Count streams_accepted{};
   Count streams_closed{};
   Count sheds{};
@@ -93,8 +94,8 @@ struct TransportCounts {
 
   auto Tie() {
     return std::tie(connections_accepted, connections_closed, connections_refused,
-                    handshakes_displaced, streams_accepted, streams_closed, sheds,
-                    calls_refused_over_memory, connections_closed_over_memory, stalls);
+                    connections_displaced, handshakes_displaced, streams_accepted, streams_closed,
+                    sheds, calls_refused_over_memory, connections_closed_over_memory, stalls);
   }
 };
 using TransportCounters = TransportCounts<OwnedCounter>;

@@ -76,6 +76,7 @@ void WriteTransports(const std::vector<TransportStats>& transports, Json* json) 
     json->Field("streams_accepted", transport.streams_accepted);
     json->Field("sheds", transport.sheds);
     json->Field("connections_refused", transport.connections_refused);
+    json->Field("connections_displaced", transport.connections_displaced);
     json->Field("handshakes_displaced", transport.handshakes_displaced);
     json->Field("calls_refused_over_memory", transport.calls_refused_over_memory);
     json->Field("connections_closed_over_memory", transport.connections_closed_over_memory);

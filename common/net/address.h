@@ -43,8 +43,8 @@ struct SocketAddress {
   void set_port(uint16_t port);
   // "127.0.0.1:7200", "[::1]:7200", "unix:/path"; "unix:" if the socket has no name.
   std::string ToString() const;
-  // What one peer can be expected to hold: an IPv4 address, or the /64 of an IPv6 address. All Unix
-  // sockets are one peer.
+  // What one peer can be expected to hold: an IPv4 address, or the /64 of an IPv6 address. 0 for
+  // Unix sockets (PeerOf).
   uint64_t PeerNetwork() const;
 
   // From an IP address or a Unix path. INVALID_ARGUMENT: the host is a name, or the path has more

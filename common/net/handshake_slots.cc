@@ -20,10 +20,9 @@ constexpr int64_t kSilentNs = 250'000'000;
 
 }  // namespace
 
-HandshakeSlots::Slot HandshakeSlots::Take(const SocketAddress& peer) {
-  const uint64_t network = peer.PeerNetwork();
-  ++held_[network];
-  return handshakes_.insert(handshakes_.end(), {.peer = network, .since_ns = loop_.now_ns()});
+HandshakeSlots::Slot HandshakeSlots::Take(uint64_t peer) {
+  ++held_[peer];
+  return handshakes_.insert(handshakes_.end(), {.peer = peer, .since_ns = loop_.now_ns()});
 }
 
 void HandshakeSlots::OnInput(Slot slot) {

@@ -3,7 +3,7 @@
 // A handshake costs the server memory and a millisecond, and its peer next to nothing.
 //
 // Slots bound the memory. When all are in use, a new handshake displaces one of the peer that holds
-// most (SocketAddress::PeerNetwork): the oldest that has received nothing for a quarter of a
+// most (PeerOf): the oldest that has received nothing for a quarter of a
 // second, else the oldest that waits for its peer, else the newest. So no peer keeps another out,
 // and a peer that says nothing does not keep out one that does, even at the same address. And a
 // flood from one address does not displace each handshake before its turn comes.
@@ -21,7 +21,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/memory_account.h"
-#include "common/net/address.h"
 #include "common/net/event_loop.h"
 #include "common/net/tls_stream.h"
 #include "common/net/work_queue.h"
@@ -46,8 +45,8 @@ class HandshakeSlots final : public std::enable_shared_from_this<HandshakeSlots>
 
   bool full() const { return handshakes_.size() >= most_; }
 
-  // Takes a slot; set its stream. REQUIRES: not full.
-  Slot Take(const SocketAddress& peer);
+  // Takes a slot; set its stream. `peer`: as PeerOf. REQUIRES: not full.
+  Slot Take(uint64_t peer);
   // The handshake received input. If its turn is due, TlsStream::ContinueHandshake follows.
   void OnInput(Slot slot);
   void GiveBack(Slot slot);

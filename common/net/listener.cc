@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -112,16 +113,23 @@ void Listener::OutOfDescriptors() {
 
 void Listener::Start(int fd, const SocketAddress& peer) {
   LoopCounters& counters = loop_.counters();
-  if (options_.budget != nullptr && !options_.budget->Take()) {
-    counters.refused.Add();
-    close(fd);
-    acceptor_.OnRefused(loop_);
-    return;
+  const uint64_t network = PeerOf(fd, peer);
+  std::unique_ptr<Admission> admission;
+  if (options_.budget != nullptr) {
+    bool displaced = false;
+    admission = options_.budget->Admit(loop_, network, &displaced);
+    if (admission == nullptr) {
+      counters.refused.Add();
+      close(fd);
+      acceptor_.OnRefused(loop_);
+      return;
+    }
+    if (displaced) acceptor_.OnDisplaced(loop_);
   }
   counters.accepted.Add();
   auto* const socket = SocketStream::FromConnected(
       loop_, fd, peer, options_.tls == nullptr ? options_.stream : TlsStream::SocketOptions(),
-      options_.budget);
+      std::move(admission));
   if (options_.tls == nullptr) {
     StreamHandler* const handler = acceptor_.Accept(*socket);
     if (handler == nullptr) {
@@ -132,7 +140,7 @@ void Listener::Start(int fd, const SocketAddress& peer) {
     return socket->Open();
   }
   MakeRoom();
-  const HandshakeSlots::Slot slot = handshakes_->Take(peer);
+  const HandshakeSlots::Slot slot = handshakes_->Take(network);
   slot->stream =
       TlsStream::Serve(socket, *options_.tls, options_.handshake_timeout_ns, options_.stream,
                        [&acceptor = acceptor_](Stream& stream) { return acceptor.Accept(stream); },

@@ -8,6 +8,7 @@
 #include "common/bounds.h"
 #include "common/log.h"
 #include "common/memory_account.h"
+#include "common/net/connection_budget.h"
 #include "common/net/event_loop.h"
 #include "common/net/handshake_slots.h"
 #include "common/net/socket_stream.h"
@@ -27,6 +28,9 @@ class Acceptor {
   // A connection was closed before Accept, because of a bound of the listener. Called on the loop's
   // thread.
   virtual void OnRefused(EventLoop&) {}
+  // Another connection is about to be closed, to make room for one of this loop. Called on the
+  // loop's thread.
+  virtual void OnDisplaced(EventLoop&) {}
   // A TLS handshake was closed, to make room for another. Called on the loop's thread.
   virtual void OnHandshakeDisplaced(EventLoop&) {}
 };
@@ -45,7 +49,7 @@ struct ListenerOptions {
   // may cost 50 us.
   int accept_burst = 4;
   // Shared by listeners and loops; null: only the process's descriptors bound the connections.
-  // Excess connections are closed at once. Outlives the streams.
+  // Refused connections are closed at once. Outlives the streams.
   ConnectionBudget* budget = nullptr;
 };
 

@@ -34,15 +34,16 @@ SocketStream::~SocketStream() {
   // descriptor, so that epoll would still report events of the destroyed stream.
   if (watched_) loop_.Unwatch(fd_, this);
   if (fd_ >= 0) close(fd_);
-  if (budget_ != nullptr) budget_->GiveBack();
   loop_.counters().streams.Subtract();
   loop_.counters().closed.Add();
 }
 
 SocketStream* SocketStream::FromConnected(EventLoop& loop, int fd, const SocketAddress& peer,
-                                          const StreamOptions& options, ConnectionBudget* budget) {
+                                          const StreamOptions& options,
+                                          std::unique_ptr<Admission> admission) {
   auto* const stream = new SocketStream(loop, options);
-  stream->budget_ = budget;
+  if (admission != nullptr) admission->SetStream(*stream);
+  stream->admission_ = std::move(admission);
   stream->fd_ = fd;
   stream->peer_ = peer;
   return stream;
@@ -323,6 +324,11 @@ int64_t SocketStream::round_trip_ns() const {
   const bool known = size >= offsetof(tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt) &&
                      info.tcpi_min_rtt != kNotYet;  // Linux before 4.6
   return known ? int64_t{info.tcpi_min_rtt} * 1000 : 0;
+}
+
+void SocketStream::SetIdle(bool idle) {
+  if (admission_ == nullptr) return;
+  idle ? admission_->SetIdle(loop_.now_ns()) : admission_->SetBusy();
 }
 
 PeerIdentity SocketStream::peer_identity() const {

@@ -19,39 +19,22 @@
 #include "absl/types/span.h"
 #include "common/net/address.h"
 #include "common/net/buffer_pool.h"
+#include "common/net/connection_budget.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
 
 namespace sluice::net {
-
-// Bounds the connections that are open at once, on all loops that share it. Thread-safe.
-class ConnectionBudget {
- public:
-  explicit ConnectionBudget(int64_t max) : max_(max) {}
-  // Returns false if the maximum is reached.
-  bool Take() {
-    if (open_.fetch_add(1, std::memory_order_relaxed) < max_) return true;
-    open_.fetch_sub(1, std::memory_order_relaxed);
-    return false;
-  }
-  void GiveBack() { open_.fetch_sub(1, std::memory_order_relaxed); }
-  int64_t open() const { return open_.load(std::memory_order_relaxed); }
-
- private:
-  const int64_t max_;
-  // Relaxed: a count; it publishes no other data.
-  std::atomic<int64_t> open_{0};
-};
 
 class SocketStream final : public Stream,
                            private IoWatcher,
                            private IterationHook,
                            private LoopResident {
  public:
-  // Takes over the connected, non-blocking `fd`. If `budget` is not null, the caller has taken from
-  // it, and the stream gives back when it is destroyed. Follow with SetHandler and Open.
+  // Takes over the connected, non-blocking `fd`. `admission`: null if no budget counts it. Follow
+  // with SetHandler and Open.
   static SocketStream* FromConnected(EventLoop& loop, int fd, const SocketAddress& peer,
-                                     const StreamOptions& options, ConnectionBudget* budget);
+                                     const StreamOptions& options,
+                                     std::unique_ptr<Admission> admission);
 
   // A stream that is not connected yet; Write and Abort may be used. Follow with SetHandler, then
   // with Attach or Abort.
@@ -75,6 +58,7 @@ class SocketStream final : public Stream,
   void ResumeReading() override;
   void CloseAfterWrite(int64_t linger_ns) override;
   void Abort(absl::Status why) override;
+  void SetIdle(bool idle) override;
   std::string peer_address() const override;
   PeerIdentity peer_identity() const override;
   EventLoop& loop() override { return loop_; }
@@ -115,7 +99,7 @@ class SocketStream final : public Stream,
   EventLoop& loop_;
   const StreamOptions options_;
   StreamHandler* handler_ = nullptr;
-  ConnectionBudget* budget_ = nullptr;
+  std::unique_ptr<Admission> admission_;
   std::shared_ptr<void> attempt_;
   OutputBuffer output_;
   Timer linger_{Timer::To<&SocketStream::OnLinger>, this};

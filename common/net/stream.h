@@ -100,6 +100,10 @@ class Stream {
   // this call has returned.
   virtual void Abort(absl::Status why) = 0;
 
+  // Whether the peer waits for nothing. Of the connections of one peer, idle ones are the first
+  // that are closed to make room for others (ConnectionBudget). A new stream is idle.
+  virtual void SetIdle(bool) {}
+
   // The earliest time, on the loop's clock, at which the bytes of the current OnData can have been
   // ready to be read. For shedding by time in queue. While the kernel holds unread bytes, their age
   // is an estimate: it may be half of the true age, and exceeds it by no more than

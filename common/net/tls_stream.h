@@ -73,6 +73,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void ResumeReading() override;
   void CloseAfterWrite(int64_t linger_ns) override;
   void Abort(absl::Status why) override;
+  void SetIdle(bool idle) override { socket_->SetIdle(idle); }
   std::string peer_address() const override { return socket_->peer_address(); }
   bool encrypted() const override { return true; }
   PeerIdentity peer_identity() const override;

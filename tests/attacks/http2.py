@@ -71,8 +71,9 @@ class Connection:
     the greeting.
     """
 
-    def __init__(self, address, window=MAX_WINDOW, tls=None, ledger=None, receive_buffer=None):
-        self.socket = connect(address)
+    def __init__(self, address, window=MAX_WINDOW, tls=None, ledger=None, receive_buffer=None,
+                 source="127.0.0.1"):
+        self.socket = connect(address, source=source)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

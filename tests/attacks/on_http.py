@@ -10,18 +10,23 @@ from run import attack
 CHECK = b"GET /v1/check?limit=honest&key=http HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def answered(server, timeout_s=5):
+def post(path, body):
+    return (b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body))
+
+
+def answered(server, timeout_s=5, source="127.0.0.1"):
     """Whether an honest request on a connection of its own is answered."""
     try:
-        with connect(server.http, timeout_s) as one:
+        with connect(server.http, timeout_s, source) as one:
             one.sendall(CHECK)
             return one.recv(4096).startswith(b"HTTP/1.1 200")
     except OSError:
         return False
 
 
-def honest_requests(run, server, what):
-    served = sum(answered(server) for _ in range(20))
+def honest_requests(run, server, what, source="127.0.0.1"):
+    served = sum(answered(server, source=source) for _ in range(20))
     run.check(served == 20, f"{served} of 20 honest requests beside {what}", "20 of 20")
 
 
@@ -43,6 +48,28 @@ def http_idle(run):
     honest_requests(run, server, f"{len(idle)} idle connections")
     run.rss(96)
     close(idle)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def http_streams(run):
+    """HTTP: one address takes all connections of the port for watches, which are never idle."""
+    server = run.server()
+    run.begin()
+    watch = json.dumps({"buckets": [{"limit": "honest", "key": "w"}],
+                        "minInterval": "3600s"}).encode()
+    streams = []
+    for _ in range(run.n(10_500, at_most=run.most_files)):
+        try:
+            one = connect(server.http, source="127.0.0.2")
+            one.sendall(post("/v1/watch", watch))
+            streams.append(one)
+        except OSError:
+            pass  # refused
+    honest_requests(run, server, f"{len(streams)} streams", source="127.0.0.3")
+    run.rss(160)
+    close(streams)
     run.released("after they left")
     run.end()
 
@@ -122,9 +149,7 @@ def http_unread(run):
         host, port = server.http.rsplit(":", 1)
         one.connect((host, int(port)))
         if i % 2:
-            one.sendall(b"POST /v1/watch HTTP/1.1\r\nHost: localhost\r\n"
-                        b"Content-Type: application/json\r\n"
-                        b"Content-Length: %d\r\n\r\n" % len(watch) + watch)
+            one.sendall(post("/v1/watch", watch))
         else:
             one.setblocking(False)
             try:

@@ -1,4 +1,4 @@
-"""Attacks on TLS handshakes, the admin port and logging."""
+"""Attacks on connections, TLS handshakes, the admin port and logging."""
 import hashlib
 import secrets
 import ssl
@@ -9,7 +9,56 @@ import grpc
 
 from http2 import CANCEL, CONTINUATION, DATA, END_STREAM, GZIP, RST_STREAM, frame, message
 from run import acquisition, attack, batch_message
-from server import admin_grpc, admin_pb
+from server import admin_grpc, admin_pb, pb
+
+MOST_CONNECTIONS = 2000  # of the attacked server
+HONEST = "127.0.0.3"
+
+
+def is_served(server):
+    """Whether an honest call on a connection of its own is answered."""
+    try:
+        one = server.connect(source=HONEST)
+        one.call("Acquire", message(acquisition("honest", "new"), answer=pb.AcquireResponse))
+        one.wait(5)
+        one.close()
+        return one.answers > 0
+    except OSError:
+        return False
+
+
+@attack()
+def connections_flood(run):
+    """As many connections of one address as the port may have: idle, and with an open stream each;
+    and further ones again and again."""
+    server = run.server(f"--max_connections={MOST_CONNECTIONS}")
+    run.begin()
+    for has_calls in (False, True):
+        flood = []
+        for i in range(run.n(MOST_CONNECTIONS + 100)):
+            try:
+                flood.append(server.connect(source="127.0.0.2"))
+            except OSError:
+                break
+            if has_calls:
+                flood[-1].open("AcquireStream")
+        served = 0
+        for _ in range(20):
+            served += is_served(server)
+            for _ in range(5):  # the attacker takes what becomes free
+                try:
+                    flood.append(server.connect(source="127.0.0.2"))
+                except OSError:
+                    pass
+        kind = "with a stream each" if has_calls else "that are idle"
+        run.check(served == 20, f"{served} of 20 honest connections beside {len(flood)} {kind}",
+                  "20 of 20")
+        run.rss(96)
+        for one in flood:
+            one.close()
+        run.released("after they left")
+    run.end()
+
 
 # The start of a ClientHello: a record of 512 bytes, of which the first follow.
 PART_OF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)

@@ -35,6 +35,7 @@ class FakeStream final : public net::Stream {
     aborted = true;
     abort_status = std::move(why);
   }
+  void SetIdle(bool is_idle) override { idle = is_idle; }
   int64_t ready_since_ns() const override {
     return ready_since >= 0 ? ready_since : loop_.now_ns();
   }
@@ -51,6 +52,7 @@ class FakeStream final : public net::Stream {
   int64_t linger_ns = 0;  // of CloseAfterWrite
   bool closing = false;
   bool aborted = false;
+  bool idle = true;
   absl::Status abort_status;
   int64_t ready_since = -1;
 

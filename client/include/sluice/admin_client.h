@@ -143,6 +143,7 @@ struct TransportStats {
   uint64_t streams_accepted = 0;
   uint64_t sheds = 0;
   uint64_t connections_refused = 0;
+  uint64_t connections_displaced = 0;
   uint64_t handshakes_displaced = 0;
   uint64_t calls_refused_over_memory = 0;
   uint64_t connections_closed_over_memory = 0;

@@ -398,12 +398,12 @@ Result<ServerStats> AdminClient::GetStats() {
     out.messages_sent = method.messages_sent();
   }
   for (const v1::TransportStats& transport : response->transports()) {
-    stats.transports.push_back({transport.transport(), transport.connections(),
-                                transport.connections_accepted(), transport.streams(),
-                                transport.streams_accepted(), transport.sheds(),
-                                transport.connections_refused(), transport.handshakes_displaced(),
-                                transport.calls_refused_over_memory(),
-                                transport.connections_closed_over_memory(), transport.stalls()});
+    stats.transports.push_back(
+        {transport.transport(), transport.connections(), transport.connections_accepted(),
+         transport.streams(), transport.streams_accepted(), transport.sheds(),
+         transport.connections_refused(), transport.connections_displaced(),
+         transport.handshakes_displaced(), transport.calls_refused_over_memory(),
+         transport.connections_closed_over_memory(), transport.stalls()});
   }
   const v1::StoreStats& store = response->store();
   stats.store = store.kind();

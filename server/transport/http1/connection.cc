@@ -34,14 +34,10 @@ constexpr int64_t kDrainReadNs = 1'000'000;
 
 Connection::Connection(Loop& loop, net::Stream& stream)
     : PortConnection(loop, stream), loop_(loop), since_ns_(loop.loop().now_ns()) {
-  loop_.MarkWaiting(*this, true);
   Settle(memory());
 }
 
-Connection::~Connection() {
-  loop_.MarkWaiting(*this, false);
-  CancelExchange();
-}
+Connection::~Connection() { CancelExchange(); }
 
 // ---- net::StreamHandler
 
@@ -223,7 +219,7 @@ bool Connection::PlanLateRefusal() {
 
 void Connection::AnswerRefusal() {
   if (refuse_at_ns_ > loop_.loop().now_ns()) {
-    loop_.MarkWaiting(*this, false);
+    stream().SetIdle(false);
     PlanTimer();
     return;
   }
@@ -270,7 +266,7 @@ void Connection::AuthorizeAgain() {
 void Connection::OnRequest() {
   loop_.AddBufferedBytes(-std::exchange(counted_body_, 0));
   state_ = State::kHandling;
-  loop_.MarkWaiting(*this, false);
+  stream().SetIdle(false);
   Spend(kRequestUnits);
   // The handler does not get what is refused.
   if (!refusal_.has_value()) exchange_->phase_ = Exchange::Phase::kHandling;
@@ -308,7 +304,7 @@ void Connection::FailAndClose(int status, std::string_view text) {
   refusal_.reset();
   refuse_at_ns_ = 0;
   state_ = State::kHandling;
-  loop_.MarkWaiting(*this, false);
+  stream().SetIdle(false);
   exchange_->head_.Clear();
   exchange_->Fail(Problem::Http(status, std::string(text)));
 }
@@ -318,6 +314,7 @@ void Connection::FailAndClose(int status, std::string_view text) {
 void Connection::Close() {
   if (closing()) return;
   EndWork();
+  stream().SetIdle(true);
   stream().CloseAfterWrite(loop_.linger_ns());
   Settle(memory());
 }
@@ -327,13 +324,6 @@ void Connection::EndWork() {
   CancelExchange();
   LeaveQueue();
   timer_.Cancel();
-  loop_.MarkWaiting(*this, false);
-}
-
-void Connection::Displace() {
-  loop_.CountRefused();
-  EndWork();
-  stream().Abort(absl::ResourceExhaustedError("another connection needs its place"));
 }
 
 void Connection::Drain() {

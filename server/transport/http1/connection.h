@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
-#include "common/intrusive_list.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
 #include "server/transport/http1/answer.h"
@@ -28,8 +27,7 @@
 namespace sluice::http1 {
 
 // Used on its loop only. Destroys itself when the stream is closed.
-class Connection final : public transport::PortConnection,
-                         public ListLink<Connection, WaitingConnections> {
+class Connection final : public transport::PortConnection {
  public:
   Connection(Loop& loop, net::Stream& stream);
   ~Connection() override;
@@ -46,9 +44,6 @@ class Connection final : public transport::PortConnection,
   void Drain() override;
   void Work() override;
   size_t memory() const override;
-
-  // For Loop: closes it, to make room for another. REQUIRES: it waits for a request.
-  void Displace();
 
   // ---- For its exchange.
   Loop& loop() { return loop_; }

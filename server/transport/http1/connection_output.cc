@@ -120,7 +120,7 @@ void Connection::EndExchange() {
   state_ = State::kReading;
   since_ns_ = loop_.loop().now_ns();
   answered_ns_ = loop_.Now();
-  loop_.MarkWaiting(*this, true);
+  stream().SetIdle(true);
   if (!settling_) loop_.MarkDirty(*this);
 }
 

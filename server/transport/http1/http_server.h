@@ -31,9 +31,6 @@ struct ServerOptions : transport::ConnectionOptions {
 
   // Checked before a route's own gate; null: none. Outlives the server.
   const Gate* gate = nullptr;
-  // Open connections, over all loops. Above, a new one displaces the connection of its loop that
-  // has waited longest for a request.
-  size_t max_connections = common::bounds::kMaxHttpConnections;
   // From the first byte of a request to the end of its headers; from there to the end of its body;
   // from the end of an answer (or of accepting) to the next request.
   int64_t header_timeout_ns = common::bounds::kHttpHeaderTimeoutNs;

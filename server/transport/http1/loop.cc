@@ -1,7 +1,5 @@
 #include "server/transport/http1/loop.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/transport/http1/connection.h"
@@ -27,17 +25,8 @@ std::vector<std::string> Loop::MethodNames() const {
   return names;
 }
 
-transport::PortConnection* Loop::NewConnection(net::Stream& stream, size_t loops) {
-  if (connections() >= std::max<size_t>(1, options_.max_connections / loops)) {
-    if (waiting_.empty()) return nullptr;
-    waiting_.front()->Displace();
-  }
+transport::PortConnection* Loop::NewConnection(net::Stream& stream) {
   return new Connection(*this, stream);
-}
-
-void Loop::MarkWaiting(Connection& connection, bool waiting) {
-  if (waiting_.Contains(connection)) waiting_.Remove(connection);
-  if (waiting) waiting_.PushBack(connection);
 }
 
 std::string_view Loop::date_line() {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/intrusive_list.h"
 #include "common/metrics.h"
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
@@ -21,12 +20,6 @@
 
 namespace sluice::http1 {
 
-using common::IntrusiveList;
-using common::ListLink;
-
-class Connection;
-struct WaitingConnections;  // a list of those that wait for a request, or for the rest of one
-
 // As transport::PortLoop.
 class Loop final : public transport::PortLoop {
  public:
@@ -36,9 +29,6 @@ class Loop final : public transport::PortLoop {
   ~Loop() override;
 
   // ---- For its connections.
-  // The connection waits for its peer from now on; or no longer.
-  void MarkWaiting(Connection& connection, bool waiting);
-
   transport::FreeList<Exchange, FreeExchanges>& exchanges() { return exchanges_; }
 
   const RouteTable& routes() const { return routes_; }
@@ -58,7 +48,7 @@ class Loop final : public transport::PortLoop {
 
   // transport::PortLoop
   std::vector<std::string> MethodNames() const override;
-  transport::PortConnection* NewConnection(net::Stream& stream, size_t loops) override;
+  transport::PortConnection* NewConnection(net::Stream& stream) override;
 
   const RouteTable& routes_;
   const common::Clock& clock_;
@@ -68,7 +58,6 @@ class Loop final : public transport::PortLoop {
   int64_t date_read_ns_ = 0;
   int readings_left_ = 0;
   int64_t now_ns_ = 0;
-  IntrusiveList<Connection, WaitingConnections> waiting_;  // the longest first
   transport::FreeList<Exchange, FreeExchanges> exchanges_;
 };
 

@@ -32,8 +32,12 @@ void PortAcceptor::OnRefused(net::EventLoop& loop) {
   if (PortLoop* const one = Find(loop); one != nullptr) one->CountRefused();
 }
 
-void PortAcceptor::OnHandshakeDisplaced(net::EventLoop& loop) {
+void PortAcceptor::OnDisplaced(net::EventLoop& loop) {
   if (PortLoop* const one = Find(loop); one != nullptr) one->CountDisplaced();
+}
+
+void PortAcceptor::OnHandshakeDisplaced(net::EventLoop& loop) {
+  if (PortLoop* const one = Find(loop); one != nullptr) one->CountHandshakeDisplaced();
 }
 
 void PortAcceptor::Drain(int64_t most_notice_ns) {

@@ -29,6 +29,7 @@ class PortAcceptor : public net::Acceptor {
 
   net::StreamHandler* Accept(net::Stream& stream) override;
   void OnRefused(net::EventLoop& loop) override;
+  void OnDisplaced(net::EventLoop& loop) override;
   void OnHandshakeDisplaced(net::EventLoop& loop) override;
 
   // Accepts no new calls, asks clients to reconnect elsewhere, finishes open calls. Returns at

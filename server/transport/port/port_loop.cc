@@ -29,11 +29,7 @@ void PortLoop::FindCounters() {
 net::StreamHandler* PortLoop::Adopt(net::Stream& stream, size_t loops) {
   FindCounters();
   loops_ = loops;
-  PortConnection* const connection = NewConnection(stream, loops);
-  if (connection == nullptr) {
-    CountRefused();
-    return nullptr;
-  }
+  PortConnection* const connection = NewConnection(stream);
   connections_.PushFront(*connection);
   return connection;
 }
@@ -44,6 +40,11 @@ void PortLoop::CountRefused() {
 }
 
 void PortLoop::CountDisplaced() {
+  FindCounters();
+  counters().connections_displaced.Add(1);
+}
+
+void PortLoop::CountHandshakeDisplaced() {
   FindCounters();
   counters().handshakes_displaced.Add(1);
 }

@@ -31,11 +31,11 @@ class PortLoop : private net::IterationHook {
   PortLoop& operator=(const PortLoop&) = delete;
 
   // ---- For PortAcceptor.
-  // A connection for `stream`, owned by the loop until the stream's OnClosed. Null: refused.
-  // `loops`: of the port.
+  // A connection for `stream`, owned by the loop until the stream's OnClosed. `loops`: of the port.
   net::StreamHandler* Adopt(net::Stream& stream, size_t loops);
   void CountRefused();
   void CountDisplaced();
+  void CountHandshakeDisplaced();
   // Drains all connections, and each later one.
   void Drain(int64_t most_notice_ns);
   // Closes the connections that hold most, as long as the process is nearly over its memory limit;
@@ -105,8 +105,7 @@ class PortLoop : private net::IterationHook {
  private:
   // The names under which calls are counted. Called once, before the first connection.
   virtual std::vector<std::string> MethodNames() const = 0;
-  // Null: there are too many.
-  virtual PortConnection* NewConnection(net::Stream& stream, size_t loops) = 0;
+  virtual PortConnection* NewConnection(net::Stream& stream) = 0;
   void FindCounters();
   void OnIterationEnd() override;
 

@@ -92,6 +92,7 @@ void RpcConnection::OnClosed(const absl::Status&) {
 
 void RpcConnection::Close() {
   EndWork();
+  stream().SetIdle(true);
   stream().CloseAfterWrite(rpc_loop_.linger_ns());
   EndCalls();
 }
@@ -279,6 +280,7 @@ void RpcConnection::Flush() {
     output.Clear(4 * bound);
   }
   if (wrote || unsent_bytes_ > 0) PlanStallCheck();
+  stream().SetIdle(open_calls_ == 0);
   Settle(memory());
   if (session_.finished()) Close();
 }

@@ -24,7 +24,7 @@ std::vector<std::string> RpcLoop::MethodNames() const {
   return names;
 }
 
-PortConnection* RpcLoop::NewConnection(net::Stream& stream, size_t) {
+PortConnection* RpcLoop::NewConnection(net::Stream& stream) {
   return new RpcConnection(*this, stream);
 }
 

@@ -118,7 +118,7 @@ class RpcLoop final : public PortLoop {
 
   // PortLoop
   std::vector<std::string> MethodNames() const override;
-  PortConnection* NewConnection(net::Stream& stream, size_t loops) override;
+  PortConnection* NewConnection(net::Stream& stream) override;
 
   const MethodTable& methods_;
   const common::Clock& clock_;

@@ -111,6 +111,7 @@ void Write(const common::TransportTotals& from, v1::TransportStats* to) {
   to->set_streams_accepted(from.streams_accepted);
   to->set_sheds(from.sheds);
   to->set_connections_refused(from.connections_refused);
+  to->set_connections_displaced(from.connections_displaced);
   to->set_handshakes_displaced(from.handshakes_displaced);
   to->set_calls_refused_over_memory(from.calls_refused_over_memory);
   to->set_connections_closed_over_memory(from.connections_closed_over_memory);

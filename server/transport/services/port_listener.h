@@ -13,9 +13,9 @@
 #include "common/log.h"
 #include "common/memory_account.h"
 #include "common/net/address.h"
+#include "common/net/connection_budget.h"
 #include "common/net/listener.h"
 #include "common/net/loop_group.h"
-#include "common/net/socket_stream.h"
 #include "common/net/tls_context.h"
 #include "server/transport/services/tls_files.h"
 
@@ -26,8 +26,9 @@ struct PortListenerOptions {
   TlsFiles tls;
   // What TLS clients must speak, if they offer a choice (ALPN): "h2", "http/1.1".
   std::string protocol;
-  // Open connections, over all loops; those beyond are closed at once.
+  // Open connections, over all loops, shared between the peers: net::ConnectionBudget.
   int64_t max_connections = 0;
+  bool displaces_idle = false;
   // Counts what TLS handshakes hold; null: nothing does.
   common::MemoryBudget* memory = nullptr;
   common::Log* log = nullptr;  // null: nothing is logged
@@ -37,7 +38,9 @@ struct PortListenerOptions {
 class PortListener {
  public:
   explicit PortListener(PortListenerOptions options)
-      : options_(std::move(options)), connections_(options_.max_connections) {}
+      : options_(std::move(options)),
+        connections_(options_.max_connections,
+                     {.displaces_idle = options_.displaces_idle, .log = options_.log}) {}
 
   // Listens on all loops, and starts them unless they run already. INVALID_ARGUMENT: the TLS files
   // or the address; ALREADY_EXISTS, PERMISSION_DENIED, UNAVAILABLE: the address cannot be bound.

@@ -30,7 +30,7 @@ struct PortServerOptions {
   std::vector<std::string> more_services = {};
   net::Address listen;
   TlsFiles tls;
-  // Open connections, over all loops; those beyond are closed at once.
+  // As PortListenerOptions.
   int max_connections = 0;
   common::Log* log = nullptr;  // null: nothing is logged
   RpcServerOptions rpc;

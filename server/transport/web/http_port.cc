@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/bounds.h"
+
 namespace sluice::web {
 
 HttpPort::HttpPort(HttpPortOptions options, net::LoopGroup& loops, const common::Clock& clock,
@@ -12,9 +14,9 @@ HttpPort::HttpPort(HttpPortOptions options, net::LoopGroup& loops, const common:
       listener_({.listen = options_.listen,
                  .tls = options_.tls,
                  .protocol = "http/1.1",
-                 // The server displaces idle connections at half of that; the rest is for those
-                 // that are closing, and for handshakes.
-                 .max_connections = static_cast<int64_t>(2 * options_.http.max_connections),
+                 .max_connections = common::bounds::kMaxHttpConnections,
+                 // Browsers and gateways open another one, and lose no request.
+                 .displaces_idle = true,
                  .memory = options_.http.memory,
                  .log = options_.http.log}) {}
 

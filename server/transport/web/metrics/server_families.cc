@@ -276,6 +276,8 @@ void AddPorts(const std::vector<common::TransportTotals>& ports, FamilyList* lis
   add("sluice_connections_accepted_total", "Connections accepted.", &Totals::connections_accepted);
   add("sluice_connections_refused_total", "Connections closed at once: too many were open.",
       &Totals::connections_refused);
+  add("sluice_connections_displaced_total", "Connections closed to make room for others.",
+      &Totals::connections_displaced);
   add("sluice_handshakes_displaced_total", "TLS handshakes closed to make room for others.",
       &Totals::handshakes_displaced);
   add_open("sluice_streams", "Open calls.", &Totals::streams_accepted, &Totals::streams_closed);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <set>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/mutex.h"
 #include "common/net/listening_socket.h"
 #include "common/net/loop_group.h"
@@ -29,8 +31,10 @@ Address At(std::string_view text) { return *Address::Parse(text); }
 class EchoAcceptor final : public Acceptor {
  public:
   StreamHandler* Accept(Stream& stream) override { return new Echo(*this, stream); }
+  void OnDisplaced(EventLoop&) override { ++displaced; }
 
   std::atomic<int> open{0};
+  std::atomic<int> displaced{0};
   std::atomic<int> accepted{0};
 
  private:
@@ -350,6 +354,47 @@ TEST_F(ListenerTest, ClosesAndCountsConnectionsBeyondTheBudget) {
   loop_->Stop();
   loop_->Run();
   EXPECT_EQ(budget.open(), 0);
+}
+
+TEST_F(ListenerTest, DisplacesAConnectionOfThePeerThatHasMostAndLogsItOnceASecond) {
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  common::Log log(clock_, common::LogLevel::kInfo, pipe_fds[1]);
+  ConnectionBudget budget(4, {.log = &log});
+  ListenerOptions options;
+  options.budget = &budget;
+  Listen(options);
+  std::vector<RawSocket> flood;
+  for (int i = 0; i < 5; ++i) flood.push_back(Connect());
+  Settle(*loop_);
+  EXPECT_TRUE(flood[4].Closed());
+  RawSocket others[] = {ConnectTo(address_, "127.0.0.2"), ConnectTo(address_, "127.0.0.2")};
+  Settle(*loop_);
+  EXPECT_TRUE(flood[0].Closed());
+  EXPECT_TRUE(flood[1].Closed());
+  EXPECT_FALSE(flood[2].Closed());
+  EXPECT_FALSE(others[0].Closed());
+  EXPECT_FALSE(others[1].Closed());
+  EXPECT_EQ(echo_.open.load(), 4);
+  EXPECT_EQ(echo_.displaced.load(), 2);
+  char text[4096];
+  const std::string logged(text, std::max<ssize_t>(read(pipe_fds[0], text, sizeof(text)), 0));
+  EXPECT_THAT(logged, ::testing::HasSubstr("event=connections_displaced peer=127.0.0.1:"));
+  EXPECT_EQ(std::count(logged.begin(), logged.end(), '\n'), 1);
+  listener_.reset();
+  loop_.reset();  // which use the log
+  close(pipe_fds[0]);
+  close(pipe_fds[1]);
+}
+
+TEST_F(ListenerTest, UsersOfAUnixSocketArePeers) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  SocketAddress address;
+  address.storage.ss_family = AF_UNIX;
+  EXPECT_EQ(PeerOf(pair[0], address), getuid());
+  close(pair[0]);
+  close(pair[1]);
 }
 
 TEST_F(ListenerTest, RefusesPeersWithoutBusyLoopWhenOutOfDescriptors) {

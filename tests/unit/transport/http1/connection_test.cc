@@ -405,30 +405,17 @@ TEST_F(ConnectionTest, HandlesNoRequestsWhileAnswersAreNotTaken) {
   EXPECT_LT(peer.stream.output.size(), net::StreamOptions().high_water_bytes + (1 << 10));
 }
 
-TEST(ConnectionBoundTest, DisplacesLongestIdleConnection) {
-  http1::ServerOptions options;
-  options.max_connections = 2;
-  HttpUnderTest server(options);
-  HttpPeer first(server);
-  HttpPeer second(server);
-  server.Advance(kSecond);
-  first.Feed(Get("/echo"));
-  HttpPeer third(server);
-  EXPECT_TRUE(second.stream.aborted);
-  EXPECT_FALSE(first.ended());
-  third.Feed(Get("/echo"));
-  EXPECT_THAT(StatusesOf(third.Take()), ElementsAre("200"));
-}
-
-TEST(ConnectionBoundTest, RefusesConnectionWhenAllAreBusy) {
-  http1::ServerOptions options;
-  options.max_connections = 1;
-  HttpUnderTest server(options);
-  HttpPeer first(server);
-  first.Feed(Get("/held"));
-  HttpPeer second(server);
-  EXPECT_FALSE(second.accepted());
-  EXPECT_FALSE(first.ended());
+TEST_F(ConnectionTest, IsIdleUnlessARequestIsHandled) {
+  HttpPeer peer(server_);
+  peer.Feed("GET /held HTTP/1.1\r\n");
+  EXPECT_TRUE(peer.stream.idle);
+  peer.Feed("Host: a\r\n\r\n");
+  EXPECT_FALSE(peer.stream.idle);
+  server_.held.Answer();
+  peer.RunTurns();
+  EXPECT_TRUE(peer.stream.idle);
+  peer.Feed(Get("/stream"));
+  EXPECT_FALSE(peer.stream.idle);
 }
 
 TEST(ConnectionBoundTest, OverMemoryOnlyRequestsOfConnectionsThatHoldMuchAreRefused) {

@@ -47,6 +47,19 @@ TEST_F(ConnectionLifeTest, SendsSettingsFirst) {
   EXPECT_EQ(connection.stream.output[3], NGHTTP2_SETTINGS);
 }
 
+TEST_F(ConnectionLifeTest, IsIdleUnlessACallIsOpen) {
+  Begin();
+  H2Client client(*server_);
+  client.Pump();
+  EXPECT_TRUE(client.connection.stream.idle);
+  client.Call("/t.T/Held", Framed(""));
+  client.Pump();
+  EXPECT_FALSE(client.connection.stream.idle);
+  held_.held[0]->Finish();
+  client.Pump();
+  EXPECT_TRUE(client.connection.stream.idle);
+}
+
 TEST_F(ConnectionLifeTest, ClosesConnectionThatDoesNotSpeakHttp2) {
   Begin();
   H2Connection connection(*server_);
