@@ -167,12 +167,13 @@ void Ports::MakeEnvoyPorts() {
       std::make_unique<web::RateLimitJson>(*descriptors_, json_, with_.loops.background());
   rate_limit_pages_ = std::make_unique<web::RateLimitPages>(*statistics_, with_.loops.background());
   const Flags& flags = with_.flags;
-  if (web::HttpPort* const port =
-          AddPort("ratelimit_http", "ratelimit_http_listen", flags.ratelimit_http_listen)) {
+  if (flags.ratelimit_http_listen.has_value()) {
     rate_limit_access_ = std::make_unique<web::Access>(
         web::AccessOptions{.listen = *flags.ratelimit_http_listen,
                            .data_client_certificates = flags.tls.mutual(),
                            .clients = with_.clients != nullptr});
+    web::HttpPort* const port = AddPort("ratelimit_http", "ratelimit_http_listen",
+                                        flags.ratelimit_http_listen, &rate_limit_access_->pages());
     health_.RegisterHealthcheck(&port->routes());
     rate_limit_json_->Register(rate_limit_access_->data(access::Call::kAcquire), &port->routes());
   }
@@ -190,9 +191,10 @@ void Ports::MakeEnvoyPorts() {
 
 // Null: there is no such port.
 web::HttpPort* Ports::AddPort(const char* name, const char* flag,
-                              const std::optional<net::Address>& listen) {
+                              const std::optional<net::Address>& listen, const http1::Gate* gate) {
   if (!listen.has_value()) return nullptr;
   web::HttpPortOptions options = HttpOptions(*listen);
+  options.http.gate = gate;
   options.http.metrics_name = name;
   further_.push_back(
       {name, flag, *listen,

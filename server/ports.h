@@ -148,7 +148,8 @@ class Ports {
     std::unique_ptr<web::HttpPort> port;
   };
   web::HttpPort* AddPort(const char* name, const char* flag,
-                         const std::optional<net::Address>& listen);
+                         const std::optional<net::Address>& listen,
+                         const http1::Gate* gate = nullptr);
   std::vector<FurtherPort> further_;
   std::unique_ptr<envoy::Statsd> statsd_;  // null: nothing is sent
 };

@@ -75,9 +75,10 @@ class Ratelimit:
         with open(self.log.name) as file:
             return file.read()
 
-    def get(self, port, path, body=None):
+    def get(self, port, path, body=None, headers={}):
         """Status and text."""
-        request = urllib.request.Request(f"http://{self.ports[port]}{path}", data=body)
+        request = urllib.request.Request(f"http://{self.ports[port]}{path}", data=body,
+                                         headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
                 return answer.status, answer.read().decode()
@@ -130,6 +131,25 @@ class RatelimitTest(unittest.TestCase):
         self.assertEqual(server.ask("/other")[0], 200)
         self.assertEqual(server.ask("/login", domain="")[0], 400)
         self.assertEqual(server.get("ratelimit_http", "/json", b"{")[0], 400)
+
+    def test_pages_of_other_sites_charge_nothing(self):
+        server = self.start()
+        body = json.dumps({"domain": "shop",
+                           "descriptors": [{"entries": [{"key": "path", "value": "/login"}]}]})
+        here = server.ports["ratelimit_http"]
+
+        def send(**headers):
+            headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            return server.get("ratelimit_http", "/json", body.encode(), headers)[0]
+        for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"},
+                        {"Origin": f"http://{here}0"}, {"Sec_Fetch_Site": "cross-site"},
+                        {"Sec_Fetch_Site": "same-site"}):
+            self.assertEqual(send(Content_Type="text/plain", **headers), 403, headers)
+        # As curl -d sends it, under any name; and a page of the same host.
+        self.assertEqual(send(Host="ratelimit.shop.svc:8080",
+                              Content_Type="application/x-www-form-urlencoded"), 200)
+        self.assertEqual(send(Origin=f"http://{here}", Sec_Fetch_Site="same-origin"), 200)
+        self.assertEqual(send(), 429)
 
     def test_healthcheck(self):
         self.assertEqual(self.start().get("ratelimit_http", "/healthcheck"), (200, "OK"))

@@ -150,7 +150,48 @@ class Access::ChangeGate final : public http1::Gate {
   const AccessOptions& options_;
 };
 
-class Access::SiteGate final : public http1::Gate {
+// Sent by a browser for a page of another site.
+class Access::PageGate : public http1::Gate {
+ public:
+  std::optional<Problem> Check(const Exchange& exchange) const override {
+    const http1::Request& request = exchange.request();
+    const auto origin = request.header("origin");
+    if (origin.has_value() && !SameSite(*origin, request.authority())) {
+      return Problem::Http(403, absl::StrCat("Origin: \"", common::errors::Shown(*origin),
+                                             "\" is another site than Host; this port serves only "
+                                             "its own pages"));
+    }
+    // Sent by browsers, also where they send no Origin: with an image or a script. Files without
+    // secrets may be linked to.
+    const auto from = request.header("sec-fetch-site");
+    if (from.has_value() && exchange.route().options.gate != nullptr && *from != "same-origin" &&
+        *from != "none") {
+      return Problem::Http(403, "Sec-Fetch-Site: another site's page sent this request");
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static bool SameSite(std::string_view origin, std::string_view authority) {
+    absl::string_view rest = common::ToAbsl(origin);
+    std::string_view default_port = "80";
+    if (absl::ConsumePrefix(&rest, "https://")) {
+      default_port = "443";
+    } else if (!absl::ConsumePrefix(&rest, "http://")) {
+      return false;
+    }
+    const auto from = http1::ParseAuthority(common::ToStd(rest));
+    const auto host = http1::ParseAuthority(authority);
+    if (!from.has_value() || !host.has_value()) return false;
+    const auto port = [&](const http1::Authority& of) {
+      return of.port.empty() ? default_port : of.port;
+    };
+    return absl::EqualsIgnoreCase(common::ToAbsl(from->host), common::ToAbsl(host->host)) &&
+           port(*from) == port(*host);
+  }
+};
+
+class Access::SiteGate final : public PageGate {
  public:
   explicit SiteGate(const AccessOptions& options) : hosts_(options.hosts) {
     for (std::string& host : hosts_) absl::AsciiStrToLower(&host);
@@ -172,20 +213,7 @@ class Access::SiteGate final : public http1::Gate {
                                              "\" is not served here; --http_hosts lists the names "
                                              "that are"));
     }
-    const auto origin = request.header("origin");
-    if (origin.has_value() && !SameSite(*origin, *host)) {
-      return Problem::Http(403, absl::StrCat("Origin: \"", common::errors::Shown(*origin),
-                                             "\" is another site than Host; this port serves only "
-                                             "its own pages"));
-    }
-    // Sent by browsers, also where they send no Origin: with an image or a script. Files without
-    // secrets may be linked to.
-    const auto from = request.header("sec-fetch-site");
-    if (from.has_value() && exchange.route().options.gate != nullptr && *from != "same-origin" &&
-        *from != "none") {
-      return Problem::Http(403, "Sec-Fetch-Site: another site's page sent this request");
-    }
-    return std::nullopt;
+    return PageGate::Check(exchange);
   }
 
  private:
@@ -196,30 +224,15 @@ class Access::SiteGate final : public http1::Gate {
     return std::find(hosts_.begin(), hosts_.end(), host) != hosts_.end() && !host.empty();
   }
 
-  static bool SameSite(std::string_view origin, const http1::Authority& host) {
-    absl::string_view rest = common::ToAbsl(origin);
-    std::string_view default_port = "80";
-    if (absl::ConsumePrefix(&rest, "https://")) {
-      default_port = "443";
-    } else if (!absl::ConsumePrefix(&rest, "http://")) {
-      return false;
-    }
-    const auto from = http1::ParseAuthority(common::ToStd(rest));
-    if (!from.has_value()) return false;
-    const auto port = [&](const http1::Authority& of) {
-      return of.port.empty() ? default_port : of.port;
-    };
-    return absl::EqualsIgnoreCase(common::ToAbsl(from->host), common::ToAbsl(host.host)) &&
-           port(*from) == port(host);
-  }
-
   std::vector<std::string> hosts_;  // in lower case
   bool loopback_ = false;
   bool any_address_ = false;
 };
 
 Access::Access(AccessOptions options)
-    : options_(std::move(options)), site_(std::make_unique<SiteGate>(options_)) {
+    : options_(std::move(options)),
+      pages_(std::make_unique<PageGate>()),
+      site_(std::make_unique<SiteGate>(options_)) {
   for (size_t i = 0; i < access::kCalls; ++i) {
     data_[i] = std::make_unique<DataGate>(options_, static_cast<access::Call>(i));
   }

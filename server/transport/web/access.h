@@ -13,7 +13,9 @@
 //
 // All requests of the port pass `site` first, against hostile pages in a browser that can reach the
 // port. Host must be one of --http_hosts; Origin, if present, must be the same site;
-// Sec-Fetch-Site, if present, must be same-origin or none. There are no cookies and no CORS.
+// Sec-Fetch-Site, if present, must be same-origin or none. There are no cookies and no CORS. A port
+// that is reached under any name, as envoyproxy/ratelimit's is, has `pages` instead, which asks for
+// the last two.
 #ifndef SLUICE_SERVER_TRANSPORT_WEB_ACCESS_H_
 #define SLUICE_SERVER_TRANSPORT_WEB_ACCESS_H_
 
@@ -58,12 +60,14 @@ class Access {
   const http1::Gate& data(access::Call call) const { return *data_[static_cast<size_t>(call)]; }
   const http1::Gate& reading() const { return *reading_; }
   const http1::Gate& changing() const { return *changing_; }
+  const http1::Gate& pages() const { return *pages_; }
   const http1::Gate& site() const { return *site_; }
 
  private:
   class DataGate;
   class ReadGate;
   class ChangeGate;
+  class PageGate;
   class SiteGate;
   class ClientGate;
 
@@ -71,6 +75,7 @@ class Access {
   std::unique_ptr<http1::Gate> data_[access::kCalls];
   std::unique_ptr<http1::Gate> reading_;
   std::unique_ptr<http1::Gate> changing_;
+  std::unique_ptr<http1::Gate> pages_;
   std::unique_ptr<http1::Gate> site_;
 };
 
