@@ -75,6 +75,38 @@ def http_streams(run):
 
 
 @attack()
+def http_readers(run):
+    """HTTP: thousands of readers of the page's events."""
+    server = run.server()
+    run.begin()
+    readers = []
+    for _ in range(run.n(3_000)):
+        readers.append(connect(server.http))
+        readers[-1].sendall(b"GET /v1/overview HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    until = time.monotonic() + 8
+    begun, seconds = set(), set()
+    while time.monotonic() < until:
+        for one in readers:
+            one.setblocking(False)
+            try:
+                data = one.recv(1 << 16)
+            except BlockingIOError:
+                continue
+            if b"event: snapshot" in data:
+                begun.add(one)
+            if b"event: second" in data:
+                seconds.add(one)
+    run.check(begun == seconds == set(readers),
+              f"{len(begun)} of {len(readers)} readers got a snapshot, {len(seconds)} a second",
+              "all of both")
+    honest_requests(run, server, f"{len(readers)} readers")
+    run.rss(96)
+    close(readers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
 def http_slow_headers(run):
     """HTTP: connections that send the headers of a request byte by byte."""
     server = run.server()

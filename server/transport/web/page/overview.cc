@@ -24,6 +24,14 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kDeniedKeysSeconds = 5;
 constexpr size_t kDeniedKeys = 10;
 
+// Units of work (net::WorkQueue): a reader, one that gets an event, and bytes of that for one unit.
+constexpr int64_t kLookUnits = 2;
+constexpr int64_t kReaderUnits = 40;
+constexpr size_t kBytesPerUnit = 256;
+
+// Events on their way to the readers of a loop: one a second, and a snapshot for new readers.
+constexpr size_t kMostEvents = 4;
+
 constexpr std::array<const char*, History::kTotals> kTotalNames{
     "granted", "denied",  "shadowDenied", "allowedWithoutStore", "deniedWithoutStore",
     "shed",    "waiting", "p99Us"};
@@ -145,7 +153,7 @@ Overview::Overview(const OverviewSources& sources, net::LoopGroup& loops,
       history_handler_(std::make_unique<HistoryHandler>(background, *this)),
       timer_(net::Timer::To<&Overview::OnTimer>, this) {
   for (size_t i = 0; i < loops.size(); ++i) {
-    loops_.push_back(std::make_unique<LoopReaders>(loops.loop(i)));
+    loops_.push_back(std::make_unique<LoopReaders>(*this, loops.loop(i)));
   }
 }
 
@@ -213,42 +221,73 @@ void Overview::Remove(http1::Exchange& exchange) {
 void Overview::RequestSnapshot(size_t loop) {
   if (std::exchange(loops_[loop]->snapshot_requested, true)) return;
   background_.Post([this, loop] {
-    loops_[loop]->loop.Post([this, loop, event = Snapshot()] { SendSnapshot(loop, *event); });
+    loops_[loop]->loop.Post([this, loop, bytes = Snapshot()] {
+      loops_[loop]->snapshot_requested = false;
+      Send(loop, {.bytes = bytes, .snapshot = true});
+    });
   });
 }
 
-void Overview::EndRefused(LoopReaders& on) {
-  for (size_t i = 0; i < on.readers.size();) {
-    http1::Exchange& exchange = *on.readers[i]->exchange;
-    const std::optional<http1::Problem> refusal = reading_->CheckAgain(exchange);
-    if (!refusal.has_value()) {
-      ++i;
-      continue;
-    }
-    Remove(exchange);
-    std::string problem = refusal->ToJson();
-    problem.pop_back();  // the line's end
-    exchange.Write(EventOf("error", problem));
-    exchange.EndStream();
-  }
-}
-
-void Overview::SendSnapshot(size_t loop, const std::string& event) {
+void Overview::Send(size_t loop, Event event) {
   LoopReaders& on = *loops_[loop];
-  on.snapshot_requested = false;
-  EndRefused(on);
-  for (const std::unique_ptr<Reader>& reader : on.readers) {
-    if (reader->state != Reader::State::kNeedsSnapshot) continue;
-    reader->state = reader->exchange->Write(event) ? Reader::State::kLive : Reader::State::kBehind;
+  if (on.events.size() >= kMostEvents) {
+    // The loop is seconds behind. Its readers go on with one snapshot.
+    on.events.clear();
+    for (const std::unique_ptr<Reader>& reader : on.readers) {
+      if (reader->state == Reader::State::kLive) reader->state = Reader::State::kNeedsSnapshot;
+    }
+    if (!event.snapshot) return RequestSnapshot(loop);
   }
+  on.events.push_back(std::move(event));
+  if (on.events.size() > 1) return;
+  BeginEvent(on);
+  on.loop.work().Refill(on);
+  SendEvents(on);
 }
 
-void Overview::SendSecond(size_t loop, const std::string& event) {
-  EndRefused(*loops_[loop]);
-  for (const std::unique_ptr<Reader>& reader : loops_[loop]->readers) {
-    if (reader->state != Reader::State::kLive) continue;
-    if (!reader->exchange->Write(event)) reader->state = Reader::State::kBehind;
+void Overview::BeginEvent(LoopReaders& on) {
+  ++on.event_number;
+  on.left = on.readers.size();
+}
+
+void Overview::SendEvents(LoopReaders& on) {
+  while (!on.events.empty() && on.has_credit()) {
+    const Event& event = on.events.front();
+    // From the last to the first: one that leaves is replaced by the last, which may have had its
+    // turn, and is recognised by the number.
+    on.left = std::min(on.left, on.readers.size());
+    while (on.left > 0 && on.has_credit()) {
+      Reader& reader = *on.readers[--on.left];
+      if (std::exchange(reader.event, on.event_number) != on.event_number) SendTo(reader, event);
+    }
+    if (on.left > 0) break;
+    on.events.pop_front();
+    if (!on.events.empty()) BeginEvent(on);
   }
+  if (!on.events.empty()) on.loop.work().Add(on);
+}
+
+void Overview::SendTo(Reader& reader, const Event& event) {
+  LoopReaders& on = *loops_[reader.exchange->loop_index()];
+  on.Spend(kLookUnits);
+  if (EndRefused(reader)) return;
+  const Reader::State gets = event.snapshot ? Reader::State::kNeedsSnapshot : Reader::State::kLive;
+  if (reader.state != gets) return;
+  on.Spend(kReaderUnits + static_cast<int64_t>(event.bytes->size() / kBytesPerUnit));
+  const bool sent = reader.exchange->Write(*event.bytes);
+  reader.state = sent ? Reader::State::kLive : Reader::State::kBehind;
+}
+
+bool Overview::EndRefused(Reader& reader) {
+  http1::Exchange& exchange = *reader.exchange;
+  const std::optional<http1::Problem> refusal = reading_->CheckAgain(exchange);
+  if (!refusal.has_value()) return false;
+  Remove(exchange);
+  std::string problem = refusal->ToJson();
+  problem.pop_back();  // the line's end
+  exchange.Write(EventOf("error", problem));
+  exchange.EndStream();
+  return true;
 }
 
 // ---- Sampling, on the background loop ----
@@ -281,7 +320,7 @@ void Overview::Sample() {
       EventOf("second", MakeSecond(changed ? config_ : std::string_view(), denied_keys)));
   for (size_t i = 0; i < loops_.size(); ++i) {
     if (loops_[i]->count.load(std::memory_order_relaxed) == 0) continue;
-    loops_[i]->loop.Post([this, i, event] { SendSecond(i, *event); });
+    loops_[i]->loop.Post([this, i, event] { Send(i, {.bytes = event}); });
   }
 }
 

@@ -5,13 +5,15 @@
 //   GET /v1/history?limit=L   the last hour of a limit (without `limit`: of the server), by second
 //
 // docs/dashboard.md has the fields. The background loop samples the counters once a second and
-// writes each event once, whatever the number of readers.
+// writes each event once, whatever the number of readers. Each loop of the port sends it to its
+// readers in turns (net::WorkQueue).
 #ifndef SLUICE_SERVER_TRANSPORT_WEB_PAGE_OVERVIEW_H_
 #define SLUICE_SERVER_TRANSPORT_WEB_PAGE_OVERVIEW_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,6 +23,7 @@
 #include "common/clock.h"
 #include "common/net/event_loop.h"
 #include "common/net/loop_group.h"
+#include "common/net/work_queue.h"
 #include "server/access/client_use.h"
 #include "server/limits/limit_table.h"
 #include "server/service/history.h"
@@ -77,15 +80,29 @@ class Overview final : public http1::Handler {
     http1::Exchange* exchange = nullptr;
     size_t index = 0;  // in LoopReaders::readers
     State state = State::kNeedsSnapshot;
+    uint64_t event = 0;         // LoopReaders::event_number of the last for which it was considered
     access::ClientPlace place;  // among the streams of its client
   };
 
+  // An event on its way to the readers of a loop: to those that need a snapshot, or to the live
+  // ones.
+  struct Event {
+    Bytes bytes;
+    bool snapshot = false;
+  };
+
   // The readers of a loop; used on that loop only.
-  struct LoopReaders {
-    explicit LoopReaders(net::EventLoop& loop) : loop(loop) {}
+  struct LoopReaders final : net::Worker {
+    LoopReaders(Overview& owner, net::EventLoop& loop) : owner(owner), loop(loop) {}
+    void OnTurn() override { owner.SendEvents(*this); }
+
+    Overview& owner;
     net::EventLoop& loop;
     std::vector<std::unique_ptr<Reader>> readers;
     bool snapshot_requested = false;
+    std::deque<Event> events;   // the first is being sent
+    uint64_t event_number = 0;  // of the first
+    size_t left = 0;            // readers for which it was not considered
     // Readers, for the background loop. Relaxed: a reader that is not counted yet asks for a
     // snapshot afterwards.
     std::atomic<size_t> count{0};
@@ -93,10 +110,14 @@ class Overview final : public http1::Handler {
 
   // ---- On a loop of the port.
   void RequestSnapshot(size_t loop);
-  // Ends the streams whose callers may read no longer.
-  void EndRefused(LoopReaders& on);
-  void SendSnapshot(size_t loop, const std::string& event);
-  void SendSecond(size_t loop, const std::string& event);
+  // Sends the event after those that are on their way.
+  void Send(size_t loop, Event event);
+  void BeginEvent(LoopReaders& on);
+  // For a turn.
+  void SendEvents(LoopReaders& on);
+  void SendTo(Reader& reader, const Event& event);
+  // Ends the stream if its caller may read no longer; then there is no reader.
+  bool EndRefused(Reader& reader);
   void Remove(http1::Exchange& exchange);
 
   // ---- On the background loop.
