@@ -123,7 +123,8 @@ void Ports::MakeHttp() {
   options.http.gate = &access_->site();
   if (flags.http_tls.enabled()) options.http.connection_bytes = kTlsConnectionBytes;
   http_ = std::make_unique<web::HttpPort>(options, loops, with_.clock, with_.metrics);
-  check_ = std::make_unique<web::CheckHandler>(use_cases.limiter, json_, loops.size());
+  check_ = std::make_unique<web::CheckHandler>(use_cases.limiter, json_, loops.size(),
+                                               with_.loops.background());
   check_->Register(*access_, &http_->routes());
   json_api_ = std::make_unique<web::JsonApi>(
       web::JsonApi::Collaborators{use_cases.limiter, use_cases.watches, *admin_service_, json_,

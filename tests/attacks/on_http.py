@@ -5,7 +5,7 @@ import threading
 import time
 
 from http2 import connect
-from run import attack
+from run import acquire_batch, attack
 
 CHECK = b"GET /v1/check?limit=honest&key=http HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -103,6 +103,33 @@ def http_readers(run):
     run.rss(96)
     close(readers)
     run.released("after they left")
+    run.end()
+
+
+@attack()
+def http_folds(run):
+    """HTTP: /v1/check of buckets with tens of thousands of bookings whose grant times have
+    passed."""
+    server = run.server()
+    run.begin()
+    keys = [f"fold{i}" for i in range(run.n(4))]
+    booked = 0
+    for key in keys:
+        stub = server.stub()  # a connection has a bound of its own
+        acquire_batch(run, stub, ("bursts", key, 20_000), count=1)
+        booked += sum(len(acquire_batch(run, stub, ("bursts", key), wait_s=60))
+                      for _ in range(14))
+    run.note(f"{booked} bookings in {len(keys)} buckets")
+    time.sleep(20)  # three windows of 20,000
+    granted = 0
+    for key in keys:
+        with connect(server.http) as one:
+            one.sendall(b"GET /v1/check?limit=bursts&key=%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                        % key.encode())
+            granted += one.recv(4096).startswith(b"HTTP/1.1 200")
+    run.check(booked > 50_000 * len(keys) and granted == len(keys),
+              f"{granted} of {len(keys)} checks granted", "all")
+    honest_requests(run, server, "such checks")
     run.end()
 
 

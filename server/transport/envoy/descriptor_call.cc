@@ -36,7 +36,8 @@ void DescriptorCall::Reset(Method method) {
   tables_.clear();
   statuses_.clear();
   status_ = absl::OkStatus();
-  sliced_ = more_ = false;
+  sliced_ = false;
+  left_ = Left::kNothing;
   slice_cost_ = 0;
   settling_ = Settling::kNotTried;
   reservation_id_.clear();
@@ -62,7 +63,7 @@ size_t DescriptorCall::request_memory() const {
          request_.descriptors.size() *
              (sizeof(RequestedDescriptor) + sizeof(Item) + sizeof(envoy::BucketKey) +
               sizeof(store::Acquisition) + sizeof(store::Charge) + sizeof(store::ChargeResult) +
-              sizeof(Place) + sizeof(store::QueryItem) + sizeof(DescriptorStatus)) +
+              sizeof(ChargePlace) + sizeof(store::QueryItem) + sizeof(DescriptorStatus)) +
          request_.entries.size() * sizeof(envoy::Entry);
 }
 
@@ -92,7 +93,7 @@ void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline
   search_budget_ = store::SearchBudget();
   queries_.clear();
   queried_.clear();
-  checks_.undecided = 0;
+  checks_.undecided = probes_.undecided = 0;
   Decide();
 }
 
@@ -117,8 +118,14 @@ void DescriptorCall::PlanAll() {
   probed_.clear();
   joint_ = joint_impossible_ = false;
   for (const uint32_t d : todo_) Plan(d);
-  if (probed_.empty()) return Send();
-  probes_.items = absl::MakeSpan(probe_items_);
+  probed_.empty() ? Send() : SendProbes();
+}
+
+void DescriptorCall::SendProbes() {
+  const size_t left = probes_.undecided > 0 ? probes_.undecided : probe_items_.size();
+  probes_.ResetWork();
+  if (sliced_) probes_.most_work = service::kSliceWork;
+  probes_.items = absl::MakeSpan(probe_items_).last(left);
   probes_.deadline_ns = deadline_ns_;
   with_->service.store.Query(&probes_);
 }
@@ -395,9 +402,19 @@ void DescriptorCall::SendSlice() {
 }
 
 void DescriptorCall::Continue() {
-  more_ = false;
   slice_cost_ = 0;
-  checks_.undecided > 0 ? SendChecks() : SendSlice();
+  switch (std::exchange(left_, Left::kNothing)) {
+    case Left::kNothing:
+      break;
+    case Left::kSettlement:
+      return settle_->Continue();
+    case Left::kProbes:
+      return SendProbes();
+    case Left::kDebits:
+      return SendSlice();
+    case Left::kChecks:
+      return SendChecks();
+  }
 }
 
 void DescriptorCall::SendChecks() {
@@ -420,6 +437,11 @@ void DescriptorCall::Fail(absl::Status status) {
       .Add(1);
   status_ = std::move(status);
   Finish();
+}
+
+void DescriptorCall::EndSlice(Left left) {
+  left_ = left;
+  done_(context_, this);
 }
 
 void DescriptorCall::Finish() {

@@ -109,7 +109,7 @@ class DescriptorCall final {
   // ---- What UnaryUseCase asks of a call. Descriptors that are counted may be decided in slices,
   // each with a call of DoneFn. A call that is dropped between slices counts nothing further.
   void DecideInSlices() { sliced_ = true; }
-  bool more() const { return more_; }
+  bool more() const { return left_ != Left::kNothing; }
   void Continue();
   size_t size() const { return request_.descriptors.size(); }
   size_t slice_cost() const { return slice_cost_; }
@@ -162,12 +162,15 @@ class DescriptorCall final {
     uint32_t charge = 0;  // in charges_ and results_
   };
 
+  // What the store left for the next slice.
+  enum class Left : uint8_t { kNothing, kSettlement, kProbes, kDebits, kChecks };
+
   // Start -> Decide -> PlanAll -> Send -> SendDebits -> the store -> Debited -> SendChecks -> the
   // store -> Checked -> Finish -> DoneFn, where
   //   - Decide settles a reservation first, and ends with that (Settled) unless it is unknown;
   //   - PlanAll asks the store before it goes on to Send (Probed), for stop_when_over;
-  //   - Debited and Checked call DoneFn if the store left some for the next slice: Continue -> the
-  //     store -> Debited or Checked;
+  //   - Settled, Probed, Debited and Checked call DoneFn if the store left some for the next slice:
+  //     Continue -> the store -> the same again;
   //   - Debited goes back to Decide for descriptors whose limits changed meanwhile.
   absl::Status Validate() const;
   // Decides the descriptors in todo_ by the current table.
@@ -198,6 +201,7 @@ class DescriptorCall final {
   void AddCheck(size_t descriptor, const store::Rule& rule);
   void AddDebit(size_t descriptor, const store::Rule& rule);
   void AddProbe(size_t descriptor, const store::Rule& rule);
+  void SendProbes();
   void Probed();
   void Send();
   absl::Status PlanJoint();
@@ -225,6 +229,7 @@ class DescriptorCall final {
                                                          envoy::HitCounters::Shard& shard) const;
   void CountDecisions(absl::Span<const store::Acquisition> slice);
   void Fail(absl::Status status);
+  void EndSlice(Left left);
   void Finish();
 
   // The request.
@@ -249,7 +254,7 @@ class DescriptorCall final {
   bool joint_ = false;             // descriptors are taken all or none
   bool joint_impossible_ = false;  // a descriptor of those that are taken all or none can never be
   bool sliced_ = false;
-  bool more_ = false;
+  Left left_ = Left::kNothing;
   size_t slice_cost_ = 0;
   size_t debited_ = 0;                 // acquisitions that the store has decided
   size_t judged_ = 0;                  // places of these

@@ -33,6 +33,8 @@ bool Fits(const store::ChargeResult& result) {
 }  // namespace
 
 void DescriptorCall::Probed() {
+  slice_cost_ += probes_.work_in_decisions();
+  if (probes_.undecided > 0) return EndSlice(Left::kProbes);
   const auto would_be_over = [this](size_t i) {
     const uint64_t counted = CountedHits(probe_items_[i].level, 0);
     const uint64_t limit = statuses_[probed_[i]].requests_per_unit;
@@ -64,11 +66,7 @@ void DescriptorCall::Debited() {
   const size_t begin = std::exchange(debited_, acquisitions_.size() - debits_.undecided);
   absl::Status status = JudgeDebits(begin, debited_);
   if (!status.ok()) return Fail(std::move(status));
-  if (debits_.undecided > 0) {
-    more_ = true;
-    done_(context_, this);
-    return;
-  }
+  if (debits_.undecided > 0) return EndSlice(Left::kDebits);
   todo_.empty() ? SendChecks() : Decide();
 }
 
@@ -169,12 +167,8 @@ void DescriptorCall::JudgeDebit(const ChargePlace& place) {
 }
 
 void DescriptorCall::Checked() {
-  if (checks_.work > 0) slice_cost_ += checks_.work_in_decisions();
-  if (checks_.undecided > 0) {
-    more_ = true;
-    done_(context_, this);
-    return;
-  }
+  slice_cost_ += checks_.work_in_decisions();
+  if (checks_.undecided > 0) return EndSlice(Left::kChecks);
   absl::Status status;
   for (size_t i = 0; i < queries_.size(); ++i) {
     if (Fails(queries_[i])) {

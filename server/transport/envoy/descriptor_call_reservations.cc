@@ -80,6 +80,8 @@ bool DescriptorCall::Settle() {
   }
   if (settle_ == nullptr) settle_ = std::make_unique<service::SettleCall>();
   settle_->Reset(service::SettleCall::Form::kUnary);
+  // A shared store answers later, and takes no time of this thread.
+  if (sliced_ && !with_->service.store.Shared()) settle_->DecideInSlices();
   settle_->BeginSettlement();
   settle_->SetReceipt(receipt_);
   for (const service::ReceiptCharge& charge : receipt.charges) {
@@ -105,6 +107,8 @@ bool DescriptorCall::IsOfReservation(const service::Receipt& receipt) const {
 }
 
 void DescriptorCall::Settled() {
+  slice_cost_ += settle_->slice_cost();
+  if (settle_->more()) return EndSlice(Left::kSettlement);
   const service::SettleCall::Result& result = settle_->result(0);
   const absl::Status& status = settle_->status().ok() ? result.status : settle_->status();
   if (absl::IsUnavailable(status)) {

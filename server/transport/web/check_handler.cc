@@ -41,8 +41,9 @@ struct CheckHandler::Check : transport::Pooled<Check> {
   http1::Request kept;                         // of a cancelled exchange; `call` has views into it
 };
 
-CheckHandler::CheckHandler(service::RateLimiter& limiter, const JsonCodec& json, size_t loops)
-    : limiter_(limiter), json_(json), pools_(loops) {}
+CheckHandler::CheckHandler(service::RateLimiter& limiter, const JsonCodec& json, size_t loops,
+                           net::EventLoop& background)
+    : limiter_(limiter), json_(json), background_(background), pools_(loops) {}
 
 CheckHandler::~CheckHandler() = default;
 
@@ -70,6 +71,7 @@ void CheckHandler::OnRequest(http1::Exchange& exchange) {
   exchange.set_state(&check);
   check.call.Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
   check.call.UseCaller(exchange.caller());
+  check.call.DecideInSlices();
   check.call.BeginAcquisition({.shows_receipt = check.request.body()});
   check.call.AddCharge(check.request.limit(), check.request.key(), check.request.permits());
   limiter_.Acquire(
@@ -88,15 +90,19 @@ void CheckHandler::OnCancelled(http1::Exchange& exchange) {
 }
 
 void CheckHandler::Decided(Check& check) {
-  http1::Exchange* const exchange = std::exchange(check.exchange, nullptr);
-  if (exchange == nullptr) {
+  if (check.exchange == nullptr) {
     check.kept.Clear(0);
     check.pool->Give(check);
     return;
   }
   const service::AcquireCall& call = check.call;
   // A decision by a long log, or one that folds bookings, costs more than others.
-  exchange->Spend(static_cast<int64_t>(call.slice_cost()));
+  check.exchange->Spend(static_cast<int64_t>(call.slice_cost()));
+  if (call.status().ok() && call.more()) {
+    background_.Post([this, &check] { limiter_.Continue(&check.call); });
+    return;
+  }
+  http1::Exchange* const exchange = std::exchange(check.exchange, nullptr);
   const absl::Status& status = call.status().ok() ? call.result(0).status : call.status();
   if (!status.ok()) {
     exchange->Fail(ForCheck(status));

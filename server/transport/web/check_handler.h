@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "common/net/event_loop.h"
 #include "server/service/rate_limiter.h"
 #include "server/transport/http1/route.h"
 #include "server/transport/services/call_pool.h"
@@ -20,8 +21,10 @@ namespace sluice::web {
 // Thread-safe: all event loops call it. Outlives the loops and the decisions in progress.
 class CheckHandler final : public http1::Handler {
  public:
-  // `loops`: the number of event loops that serve it. Collaborators outlive it.
-  CheckHandler(service::RateLimiter& limiter, const JsonCodec& json, size_t loops);
+  // `loops`: the number of event loops that serve it. `background`: where a decision goes on that
+  // is more than one slice of work. Collaborators outlive it.
+  CheckHandler(service::RateLimiter& limiter, const JsonCodec& json, size_t loops,
+               net::EventLoop& background);
   ~CheckHandler() override;
 
   void Register(const Access& gates, http1::RouteTable* routes);
@@ -36,6 +39,7 @@ class CheckHandler final : public http1::Handler {
 
   service::RateLimiter& limiter_;
   const JsonCodec& json_;
+  net::EventLoop& background_;
   std::vector<transport::CallPool<Check>> pools_;  // by loop
 };
 

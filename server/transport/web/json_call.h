@@ -39,6 +39,8 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   const std::string& request() const { return request_; }
   // The loop that the call is executed on: its exchange's, or that of the background.
   net::EventLoop& work() const { return *work_; }
+  // Whether that is the background.
+  bool in_background() const { return work_ != home_; }
   // What the handlers keep for the connection (Exchange::connection_state).
   const std::shared_ptr<void>& connection_state() const { return connection_state_; }
   // The caller; null: the server has no clients file.

@@ -46,6 +46,8 @@ class Call final : public JsonCall {
         {reinterpret_cast<const uint8_t*>(request().data()), request().size()}, &call_.request());
     if (!decoded.ok()) return Answer(decoded);
     call_.UseCaller(caller());
+    // In the background a call is decided as a whole: many that are under way would hold more.
+    if (!in_background()) call_.DecideInSlices();
     under_way_ = shared_from_this();
     limiter_.Decide(
         &call_, store::kNoDeadline,
@@ -57,7 +59,9 @@ class Call final : public JsonCall {
   }
 
  private:
+  // A small call goes on in the background if it is more than one slice of work.
   void Decided() {
+    if (call_.more()) return ContinueInBackground([this] { limiter_.Continue(&call_); });
     const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
     if (!call_.status().ok()) return Answer(call_.status(), 400);
     common::Buffer encoded;

@@ -117,6 +117,15 @@ TEST_F(SlicedDescriptorTest, ChecksAsInOneSlice) {
   EXPECT_EQ(slices_, 1);
 }
 
+TEST_F(SlicedDescriptorTest, FoldsBookingsInSlicesBeforeItStopsWhenOver) {
+  Use({.stop_when_over = true});
+  ConfigureWithPassedBookings();
+  EXPECT_EQ(Ask({{{{"f", "x"}}}, {{{"g", "y"}}}}), "O19999 O9 OK");
+  EXPECT_GT(slices_, 2);
+  EXPECT_EQ(Ask({{{{"f", "x"}}}, {{{"g", "y"}}}}, 10), "O19989 X9 OVER");
+  EXPECT_EQ(slices_, 1);
+}
+
 TEST_F(SlicedDescriptorTest, DecidesByTheLimitsOfItsStartWhenTheyChangeBetweenSlices) {
   Configure({Configured("u", "", 3)});
   between_slices_ = [this] {

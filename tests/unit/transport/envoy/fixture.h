@@ -55,6 +55,23 @@ class DescriptorTest : public service::ServiceTest {
     ASSERT_TRUE(applied.ok()) << applied.status();
   }
 
+  static constexpr int kBookings = 20'000;
+  // Configures "f": "x" and "g": "y". The bucket of the first has bookings whose grant times have
+  // passed, more than a slice's worth.
+  void ConfigureWithPassedBookings() {
+    Configure({Configured("f", "x", kBookings, envoy::Unit::kSecond),
+               Configured("g", "y", 10, envoy::Unit::kDay)});
+    BookAndLetPass();
+  }
+  void BookAndLetPass() {
+    Ask({{{{"f", "x"}}}}, kBookings);
+    const std::string limit(descriptors_.statuses()[0].name);
+    for (int i = 0; i < kBookings; ++i) {
+      ASSERT_TRUE(Acquire(limit, "", 1, {.max_wait = {2, 0}}).granted);
+    }
+    clock_.Advance(3 * service::kSecond);
+  }
+
   // Replaces the limiter by a new one, whose counters are empty.
   void Use(DescriptorOptions options) {
     limiter_of_descriptors_ = std::make_unique<DescriptorLimiter>(

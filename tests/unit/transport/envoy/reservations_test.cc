@@ -52,10 +52,12 @@ class ReservationTest : public DescriptorTest {
  private:
   absl::Status Decide() {
     int done = 0;
+    if (sliced_) descriptors_.DecideInSlices();
     limiter().Decide(
         &descriptors_, store::kNoDeadline,
         [](void* context, DescriptorCall*) { ++*static_cast<int*>(context); }, &done);
-    EXPECT_EQ(done, 1);
+    for (slices_ = 1; descriptors_.more(); ++slices_) limiter().Continue(&descriptors_);
+    EXPECT_EQ(done, slices_);
     return descriptors_.status();
   }
 };
@@ -79,6 +81,21 @@ TEST_F(ReservationTest, CommitGivesBackWhatWasNotUsed) {
   EXPECT_EQ(calls.not_reserved, 1u);
   EXPECT_EQ(calls.committed, 2u);
   EXPECT_EQ(calls.reported, 0u);
+}
+
+TEST_F(ReservationTest, CommitFoldsBookingsInSlices) {
+  sliced_ = true;
+  ConfigureWithPassedBookings();
+  const Asked f = {{{"f", "x"}}};
+  EXPECT_EQ(Reserve({f}, 5), "OK");
+  const std::string id = id_;
+  BookAndLetPass();
+  EXPECT_EQ(Commit({f}, id, 5), "OK");
+  EXPECT_GT(slices_, 2);
+  EXPECT_EQ(limiter().counters().Calls().committed, 1u);
+  // One whose reservation is not known goes on with another settlement's memory.
+  EXPECT_EQ(Commit({f}, "", 5), "OK");
+  EXPECT_EQ(limiter().counters().Calls().reported, 1u);
 }
 
 TEST_F(ReservationTest, CommitCountsWhatExceedsTheReservation) {

@@ -30,7 +30,7 @@ TEST(CheckAllocationTest, CheckInSteadyStateAllocatesNothing) {
   ASSERT_TRUE(registry.ApplyFile({spec}, "1").ok());
   web::Access access({.listen = {"127.0.0.1", 0, ""}, .hosts = {}});
   web::JsonCodec json;
-  web::CheckHandler check(limiter, json, 1);
+  web::CheckHandler check(limiter, json, 1, *server.loop);
   check.Register(access, &server.routes);
   HttpPeer peer(server);
   // A few keys: first grants and, once the burst is spent, denials.

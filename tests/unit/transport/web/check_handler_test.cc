@@ -1,0 +1,80 @@
+#include "server/transport/web/check_handler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "common/net/event_loop.h"
+#include "server/transport/web/access.h"
+#include "server/transport/web/json_codec.h"
+#include "tests/support/http_peer.h"
+#include "tests/unit/service/fixture.h"
+
+namespace sluice::web {
+namespace {
+
+using service::kSecond;
+using ::sluice::testing::HttpPeer;
+using ::sluice::testing::HttpUnderTest;
+using ::sluice::testing::StatusesOf;
+using ::testing::ElementsAre;
+
+class CheckHandlerTest : public service::ServiceTest {
+ protected:
+  CheckHandlerTest() { check_.Register(access_, &server_.routes); }
+
+  // Leaves a bucket with so many bookings whose grant times have passed.
+  void Book(int count) {
+    Load({service::PerSecond("api", 20'000)});
+    ASSERT_TRUE(Acquire("api", "k", 20'000).granted);
+    for (int i = 0; i < count; ++i) {
+      ASSERT_TRUE(Acquire("api", "k", 1, {.max_wait = {2, 0}}).granted);
+    }
+    clock_.Advance(3 * kSecond);
+  }
+
+  HttpUnderTest server_;
+  std::unique_ptr<net::EventLoop> background_ = *net::EventLoop::Create(server_.clock);
+  JsonCodec json_;
+  Access access_{{.listen = {"127.0.0.1", 0, ""}, .hosts = {}}};
+  CheckHandler check_{limiter_, json_, 1, *background_};
+};
+
+constexpr char kCheck[] = "GET /v1/check?limit=api&key=k HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+TEST_F(CheckHandlerTest, GoesOnInTheBackgroundWithMoreThanASliceOfWork) {
+  Book(20'000);
+  HttpPeer peer(server_);
+  peer.Feed(kCheck);
+  EXPECT_EQ(peer.Take(), "");
+  int slices = 1;
+  while (peer.stream.output.empty() && slices < 100) {
+    background_->RunOnce(0);
+    peer.RunTurns();
+    ++slices;
+  }
+  EXPECT_GT(slices, 2);
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+  // The bookings are folded now.
+  peer.Feed(kCheck);
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+}
+
+TEST_F(CheckHandlerTest, TakesNothingIfThePeerLeavesBetweenSlices) {
+  Book(20'000);
+  {
+    HttpPeer peer(server_);
+    peer.Feed(kCheck);
+    EXPECT_EQ(peer.Take(), "");
+  }
+  for (int i = 0; i < 100; ++i) {
+    background_->RunOnce(0);
+    server_.loop->RunOnce(0);
+  }
+  EXPECT_EQ(Remaining("api", "k"), 20'000);
+}
+
+}  // namespace
+}  // namespace sluice::web
