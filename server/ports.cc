@@ -121,6 +121,7 @@ void Ports::MakeHttp() {
   web::HttpPortOptions options = HttpOptions(listen);
   options.tls = flags.http_tls;
   options.http.gate = &access_->site();
+  options.http.max_loop_lasting_bytes = common::bounds::kMaxPortWatchBytes / loops.size();
   if (flags.http_tls.enabled()) options.http.connection_bytes = kTlsConnectionBytes;
   http_ = std::make_unique<web::HttpPort>(options, loops, with_.clock, with_.metrics);
   check_ = std::make_unique<web::CheckHandler>(use_cases.limiter, json_, loops.size(),

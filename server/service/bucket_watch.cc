@@ -13,6 +13,16 @@ constexpr int64_t kMaxRestNs = 1'000'000'000;
 
 }  // namespace
 
+size_t WatchOptions::memory() const {
+  // A bucket's part of the query, and what the last update said of it.
+  constexpr size_t kBucketBytes = sizeof(WatchedBucket) + 384;
+  size_t bytes = 2048;
+  for (const WatchedBucket& bucket : buckets) {
+    bytes += kBucketBytes + bucket.limit.capacity() + bucket.key.capacity();
+  }
+  return bytes;
+}
+
 WatchHub::~WatchHub() {
   {
     common::MutexLock lock(&mu_);

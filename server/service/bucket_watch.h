@@ -58,6 +58,9 @@ struct WatchOptions {
   std::optional<WireDuration> min_interval;
   // The caller that watches. Null: it may watch everything.
   access::CallerPtr caller = {};
+
+  // Bytes that the hub holds for the watch until it destroys the sink.
+  size_t memory() const;
 };
 
 // Thread-safe. The limiter outlives it; its store answers queries until the hub is destroyed.
@@ -74,7 +77,8 @@ class WatchHub {
   // RESOURCE_EXHAUSTED: bounds::kMaxWatches are open.
   absl::StatusOr<uint64_t> Start(WatchOptions options, std::shared_ptr<WatchSink> sink);
 
-  // Ends a watch from the sink's side. Unknown ids are ignored.
+  // Ends a watch from the sink's side. Unknown ids are ignored. The sink is destroyed now, or when
+  // the query that is under way was answered.
   void Cancel(uint64_t id);
 
   // Ends all watches with `status`, and refuses new ones with it.

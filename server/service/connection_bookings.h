@@ -8,6 +8,7 @@
 #define SLUICE_SERVER_SERVICE_CONNECTION_BOOKINGS_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,7 +36,7 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
   bool TakePlace(const common::Clock& clock, size_t left) {
     common::MutexLock lock(&mu_);
     const size_t most = std::min(most_, common::bounds::ThirdOf(left));
-    if (places_ + booked_ >= most) ForgetPassed(clock, kForgottenAtOnce);
+    if (places_ + booked_ >= most) ForgetPassed(clock.NowNs(), kForgottenAtOnce);
     if (places_ + booked_ >= most) return false;
     ++places_;
     return true;
@@ -51,6 +52,7 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
     store_ahead_ns_ = store_ahead_ns;
     ++by_slot_[SlotOf(grant_time_ns)];
     ++booked_;
+    slots_.store(by_slot_.size(), std::memory_order_relaxed);
   }
   // It was refunded.
   void Remove(int64_t grant_time_ns) {
@@ -58,7 +60,9 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
     const auto it = by_slot_.find(SlotOf(grant_time_ns));
     if (it == by_slot_.end()) return;  // its grant time has passed
     --booked_;
-    if (--it->second == 0) by_slot_.erase(it);
+    if (--it->second > 0) return;
+    by_slot_.erase(it);
+    slots_.store(by_slot_.size(), std::memory_order_relaxed);
   }
 
   // Its grants that are remembered under request ids.
@@ -71,8 +75,20 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
   // Bookings whose grant time is to come, and places taken.
   size_t Count(const common::Clock& clock) {
     common::MutexLock lock(&mu_);
-    ForgetPassed(clock, by_slot_.size());
+    ForgetPassed(clock.NowNs(), by_slot_.size());
     return places_ + booked_;
+  }
+
+  // Bytes of memory.
+  size_t memory() const {
+    return sizeof(*this) + slots_.load(std::memory_order_relaxed) * kSlotBytes;
+  }
+  // Forgets some of the bookings whose grant time has passed. Returns whether there are more. Costs
+  // nothing if there are no bookings.
+  bool ForgetSome(int64_t now_ns) {
+    if (slots_.load(std::memory_order_relaxed) == 0) return false;
+    common::MutexLock lock(&mu_);
+    return ForgetPassed(now_ns, kForgottenAtOnce);
   }
 
  private:
@@ -82,13 +98,19 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
   // Slots: a few microseconds of work.
   static constexpr size_t kForgottenAtOnce = 256;
 
-  void ForgetPassed(const common::Clock& clock, size_t slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const int64_t now_slot = (clock.NowNs() + store_ahead_ns_) >> 26;
+  // A slot and its part of the tree's nodes, which are at least half full.
+  static constexpr size_t kSlotBytes = 2 * sizeof(std::pair<int64_t, size_t>);
+
+  // Returns whether more have passed than so many slots.
+  bool ForgetPassed(int64_t now_ns, size_t slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const int64_t now_slot = (now_ns + store_ahead_ns_) >> 26;
     auto end = by_slot_.begin();
     for (; slots > 0 && end != by_slot_.end() && end->first <= now_slot; ++end, --slots) {
       booked_ -= end->second;
     }
     by_slot_.erase(by_slot_.begin(), end);
+    slots_.store(by_slot_.size(), std::memory_order_relaxed);
+    return !by_slot_.empty() && by_slot_.begin()->first <= now_slot;
   }
 
   const size_t most_;
@@ -97,6 +119,7 @@ class ConnectionBookings : public std::enable_shared_from_this<ConnectionBooking
   size_t booked_ ABSL_GUARDED_BY(mu_) = 0;  // the sum of by_slot_
   int64_t store_ahead_ns_ ABSL_GUARDED_BY(mu_) = 0;
   absl::btree_map<int64_t, size_t> by_slot_ ABSL_GUARDED_BY(mu_);
+  std::atomic<size_t> slots_{0};  // in by_slot_, written under mu_; relaxed: a count
   std::unique_ptr<ConnectionGrants> grants_ ABSL_GUARDED_BY(mu_);  // most connections need none
 };
 

@@ -114,6 +114,52 @@ TEST_F(MemoryTest, RefusesLastingCallsAboveThePortsShareButForSmallOnes) {
   server_->loop->RunOnce(0);
 }
 
+// As of a watch whose query the store has not answered.
+TEST_F(MemoryTest, CountsLastingBytesUntilTheyAreFreed) {
+  H2Client client(*server_);
+  client.Pump();
+  client.Call("/t.T/Held", Framed(""));
+  client.Pump();
+  const size_t before = Memory();
+  std::shared_ptr<void> kept = held_.held[0]->HoldLastingBytes(100'000);
+  ASSERT_NE(kept, nullptr);
+  EXPECT_EQ(held_.held[0]->HoldLastingBytes(bounds::kMaxConnectionWatchBytes - 99'999), nullptr);
+  held_.held[0]->Finish();
+  server_->loop->RunOnce(0);
+  client.Pump();
+  EXPECT_GT(Memory(), before + 90'000);
+  kept.reset();
+  server_->loop->RunOnce(0);
+  EXPECT_LT(Memory(), before);
+}
+
+TEST_F(MemoryTest, CountsLastingBytesOfAConnectionThatHasEnded) {
+  static common::MemoryBudget budget(1 << 30);
+  transport::RpcServerOptions options;
+  options.memory = &budget;
+  options.max_loop_lasting_bytes = 300'000;
+  Begin(options);
+  auto client = std::make_unique<H2Client>(*server_);
+  client->Pump();
+  client->Call("/t.T/Held", Framed(""));
+  client->Pump();
+  std::shared_ptr<void> kept = held_.held[0]->HoldLastingBytes(300'000);
+  ASSERT_NE(kept, nullptr);
+  client->connection.Close();
+  EXPECT_GT(budget.held(), 200'000);
+  H2Client next(*server_);
+  next.Pump();
+  next.Call("/t.T/Held", Framed(""));
+  next.Pump();
+  EXPECT_EQ(held_.held[0]->HoldLastingBytes(100'000), nullptr);
+  kept.reset();
+  server_->loop->RunOnce(0);
+  EXPECT_LT(budget.held(), 100'000);
+  EXPECT_NE(held_.held[0]->HoldLastingBytes(100'000), nullptr);
+  held_.held[0]->Finish();
+  server_->loop->RunOnce(0);
+}
+
 // A decision that takes long, as one of Redis.
 TEST_F(MemoryTest, NextCallsWaitWhileUndecidedOnesHoldTheShare) {
   H2Client client(*server_);

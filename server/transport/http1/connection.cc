@@ -80,6 +80,7 @@ void Connection::Work() {
     return Close();
   }
   loop_.loop().work().Refill(*this);
+  ForgetSome();
   if (state_ == State::kSending) SendRest();
   if (!closing() && !input_.empty()) {
     const absl::Span<const uint8_t> all = input_.view();
@@ -400,8 +401,9 @@ int64_t Connection::CheckAnswers(const net::OutputProgress& output, int64_t next
 // ---- Accounting
 
 size_t Connection::memory() const {
-  size_t bytes = loop_.options().connection_bytes + sizeof(*this) + input_.capacity() +
-                 rest_.size() + (state_ == State::kClosed ? 0 : stream().pending_output());
+  size_t bytes = loop_.options().connection_bytes + sizeof(*this) + kept_memory() +
+                 input_.capacity() + rest_.size() +
+                 (state_ == State::kClosed ? 0 : stream().pending_output());
   if (exchange_ != nullptr) bytes += exchange_->memory() + exchange_->pending_bytes_;
   return bytes;
 }

@@ -47,7 +47,6 @@ class Connection final : public transport::PortConnection {
 
   // ---- For its exchange.
   Loop& loop() { return loop_; }
-  std::shared_ptr<void>& state() { return handler_state_; }
   void Finish(Exchange& exchange, int status, SharedBytes body);
   void BeginStream(Exchange& exchange);
   bool Write(Exchange& exchange, std::string_view bytes);
@@ -118,9 +117,8 @@ class Connection final : public transport::PortConnection {
   Exchange* exchange_ = nullptr;  // null: no byte of a request has arrived
   std::optional<Problem> refusal_;
   int64_t refuse_at_ns_ = 0;  // when refusal_ is due; 0: at once
-  std::shared_ptr<void> handler_state_;
-  common::Buffer input_;  // not parsed yet
-  SharedBytes rest_;      // of the response's body
+  common::Buffer input_;      // not parsed yet
+  SharedBytes rest_;          // of the response's body
   State state_ = State::kReading;
   bool in_handler_ = false;  // within OnRequest: Finish must not go on with the next request
   bool headers_done_ = false;

@@ -32,7 +32,12 @@ const access::CallerPtr& Exchange::caller() const {
 bool Exchange::encrypted() const { return connection_->stream().encrypted(); }
 net::EventLoop& Exchange::loop() const { return connection_->loop().loop(); }
 size_t Exchange::loop_index() const { return connection_->loop().index(); }
-std::shared_ptr<void>& Exchange::connection_state() const { return connection_->state(); }
+std::shared_ptr<transport::ConnectionState>& Exchange::connection_state() const {
+  return connection_->service_state();
+}
+std::shared_ptr<void> Exchange::HoldLastingBytes(size_t bytes) {
+  return connection_->HoldLasting(bytes);
+}
 
 void Exchange::AddHeader(std::string_view name, std::string_view value) {
   head_.Append(name);

@@ -22,6 +22,7 @@
 #include "server/access/caller.h"
 #include "server/transport/http1/answer.h"
 #include "server/transport/http1/request.h"
+#include "server/transport/port/connection_state.h"
 #include "server/transport/port/free_list.h"
 
 namespace sluice::http1 {
@@ -56,7 +57,7 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   // Which of the server's loops this is: 0, 1, ...
   size_t loop_index() const;
   // What the handlers keep for the connection; null at first. Shared, since work may outlive it.
-  std::shared_ptr<void>& connection_state() const;
+  std::shared_ptr<transport::ConnectionState>& connection_state() const;
 
   // ---- A response that is made in parts, without allocation: SetStatus, then AddHeader, then
   // body(), then Finish. Date, Content-Length and Connection are added.
@@ -91,6 +92,9 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   void Spend(int64_t units);
   // The handler holds `bytes` of memory for the exchange; replaces the number that was set before.
   void SetPendingBytes(size_t bytes);
+  // The same for what may outlive the exchange: until the result is destroyed, on any thread. Null:
+  // there is no room (ConnectionOptions::max_loop_lasting_bytes).
+  std::shared_ptr<void> HoldLastingBytes(size_t bytes);
 
   // If the peer ends its side of the connection, the exchange is cancelled. For answers that may
   // take long; streams do so always. Otherwise a peer may send its last request, end its side, and

@@ -30,6 +30,9 @@ struct ConnectionOptions {
   access::RefusalLog* refusals = nullptr;
   // Bytes of a connection that the transport does not see: its stream, and TLS.
   size_t connection_bytes = size_t{2} << 10;
+  // Bytes of the calls of a loop that last (watches). Above, those of connections are refused that
+  // would hold more than bounds::kMinConnectionWatchBytes.
+  size_t max_loop_lasting_bytes = common::bounds::kMaxPortWatchBytes;
   // A call that waited longer than this between its arrival and its turn is refused with
   // RESOURCE_EXHAUSTED, as far as the ShedBudget allows. 0: never.
   int64_t max_queue_ns = int64_t{100} * 1'000'000;

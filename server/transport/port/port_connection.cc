@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/bounds.h"
 #include "common/net/timer_wheel.h"
 #include "server/transport/port/port_loop.h"
 
@@ -15,6 +16,8 @@ constexpr int64_t kStallChecks = 32;
 // Units of work (net::WorkQueue) to recognise a caller: its certificate is read, or its token
 // hashed.
 constexpr int64_t kRecogniseUnits = 50;
+// To forget some of what a service keeps.
+constexpr int64_t kForgetUnits = 50;
 
 }  // namespace
 
@@ -24,6 +27,7 @@ PortConnection::PortConnection(PortLoop& loop, net::Stream& stream)
 }
 
 PortConnection::~PortConnection() {
+  if (lasting_ != nullptr) lasting_->LeaveConnection();
   loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
   loop_.CountClosed();
 }
@@ -31,6 +35,28 @@ PortConnection::~PortConnection() {
 void PortConnection::Recognise(std::string_view authorization) {
   Spend(kRecogniseUnits);
   callers_.Recognise(stream_, authorization);
+}
+
+LastingBytes& PortConnection::lasting() {
+  if (lasting_ == nullptr) lasting_ = std::make_shared<LastingBytes>(loop_, *this);
+  return *lasting_;
+}
+
+bool PortConnection::HasRoomToLast(size_t bytes) const {
+  const size_t mine = (lasting_ != nullptr ? lasting_->bytes() : 0) + bytes;
+  if (mine <= common::bounds::kMinConnectionWatchBytes) return true;
+  return mine <= common::bounds::kMaxConnectionWatchBytes && loop_.HasRoomToLast(bytes);
+}
+
+size_t PortConnection::kept_memory() const {
+  return (lasting_ != nullptr ? lasting_->bytes() : 0) +
+         (service_state_ != nullptr ? service_state_->memory() : 0);
+}
+
+void PortConnection::ForgetSome() {
+  if (service_state_ == nullptr || !service_state_->ForgetSome(loop_.loop().now_ns())) return;
+  Spend(kForgetUnits);
+  loop_.loop().work().Add(*this);
 }
 
 void PortConnection::Settle(size_t bytes) {

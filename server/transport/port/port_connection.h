@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -12,6 +13,8 @@
 #include "common/net/event_loop.h"
 #include "common/net/stream.h"
 #include "server/access/caller.h"
+#include "server/transport/port/connection_state.h"
+#include "server/transport/port/lasting_bytes.h"
 
 namespace sluice::transport {
 
@@ -42,6 +45,19 @@ class PortConnection : public net::StreamHandler,
   }
   bool recognises_callers() const { return callers_.enabled(); }
 
+  // What the service keeps for the connection; null at first. Shared, since calls may outlive it.
+  std::shared_ptr<ConnectionState>& service_state() { return service_state_; }
+
+  // Whether `bytes` more of calls that last are within the bounds.
+  bool HasRoomToLast(size_t bytes) const;
+  // Adds to the bytes of calls that last. Negative numbers wrap around.
+  void AddLasting(size_t bytes) { lasting().Add(bytes); }
+  // Adds `bytes` until the result is destroyed, on any thread. Null, and nothing is added: there is
+  // no room.
+  std::shared_ptr<void> HoldLasting(size_t bytes) {
+    return HasRoomToLast(bytes) ? lasting().Hold(bytes) : nullptr;
+  }
+
   // ---- For PortLoop.
   // Asks the peer to use another connection. Never destroys this.
   virtual void Drain() = 0;
@@ -58,6 +74,10 @@ class PortConnection : public net::StreamHandler,
  protected:
   PortConnection(PortLoop& loop, net::Stream& stream);
 
+  // Of memory(): calls that last, and what the service keeps.
+  size_t kept_memory() const;
+  // Forgets some of what the service keeps. Waits for another turn if there is more.
+  void ForgetSome();
   // Reports its memory to the loop.
   void Settle(size_t bytes);
   // Begins to watch whether the peer takes what was written, or waits to be. No effect if that is
@@ -74,13 +94,16 @@ class PortConnection : public net::StreamHandler,
   virtual int64_t CheckAnswers(const net::OutputProgress& output, int64_t next_ns) = 0;
   void OnStallCheck();
   void Recognise(std::string_view authorization);
+  LastingBytes& lasting();
 
   PortLoop& loop_;
   net::Stream& stream_;
   access::CallerCache callers_;
-  size_t settled_bytes_ = 0;         // as the loop knows its memory
-  uint64_t acknowledged_bytes_ = 0;  // of the output, at the last check
-  int64_t acknowledged_ns_ = 0;      // when that had grown, or nothing was outstanding
+  std::shared_ptr<ConnectionState> service_state_;
+  std::shared_ptr<LastingBytes> lasting_;  // null: nothing has lasted yet
+  size_t settled_bytes_ = 0;               // as the loop knows its memory
+  uint64_t acknowledged_bytes_ = 0;        // of the output, at the last check
+  int64_t acknowledged_ns_ = 0;            // when that had grown, or nothing was outstanding
   net::Timer stall_check_{net::Timer::To<&PortConnection::OnStallCheck>, this};
 };
 

@@ -89,6 +89,12 @@ class PortLoop : private net::IterationHook {
   common::TransportCounters& counters() { return *transport_counters_; }
   // Bytes of unfinished requests, of all connections.
   size_t buffered_bytes() const { return buffered_bytes_; }
+  // Bytes of calls that last, of all connections and of those that have ended. Negative numbers
+  // wrap around.
+  void AddLastingBytes(size_t bytes) { lasting_bytes_ += bytes; }
+  bool HasRoomToLast(size_t bytes) const {
+    return lasting_bytes_ + bytes <= options_.max_loop_lasting_bytes;
+  }
   void AddBufferedBytes(size_t bytes) { buffered_bytes_ += bytes; }
   // For bytes on their way to a stream; used within one call.
   common::Buffer& output() { return output_; }
@@ -120,6 +126,7 @@ class PortLoop : private net::IterationHook {
   common::OwnedCounter closed_;
   common::Buffer output_;
   size_t buffered_bytes_ = 0;
+  size_t lasting_bytes_ = 0;
   size_t loops_ = 1;  // of the port
   bool draining_ = false;
   int64_t most_notice_ns_ = 0;  // of the drain

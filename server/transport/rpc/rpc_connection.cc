@@ -160,6 +160,7 @@ void RpcConnection::QueueFirst(RpcCall& call) {
 void RpcConnection::Work() {
   if (closing()) return;
   rpc_loop_.loop().work().Refill(*this);
+  ForgetSome();
   do {
     RunReady();
     Flush();
@@ -381,17 +382,10 @@ bool RpcConnection::HasRoomFor(size_t bytes) const {
          !rpc_loop_.over_memory();
 }
 
-bool RpcConnection::HasRoomToLast(size_t bytes) const {
-  const size_t mine = lasting_bytes_ + bytes;
-  if (mine <= common::bounds::kMinConnectionWatchBytes) return true;
-  return mine <= common::bounds::kMaxConnectionWatchBytes &&
-         rpc_loop_.lasting_bytes() + bytes <= rpc_loop_.options().max_loop_lasting_bytes;
-}
-
 size_t RpcConnection::memory() const {
   return rpc_loop_.options().connection_bytes + sizeof(*this) + session_.memory() +
          open_calls_ * kCallBytes + buffered_bytes_ + unsent_bytes_ + pending_bytes_ +
-         lasting_bytes_ + input_.capacity() +
+         kept_memory() + input_.capacity() +
          (state_ == State::kClosed ? 0 : stream().pending_output());
 }
 

@@ -57,7 +57,6 @@ class RpcConnection final : public PortConnection,
   // When the input that is being handled arrived, at the earliest.
   int64_t arrived_ns() const { return arrived_ns_; }
   const Method* FindMethod(std::string_view path);
-  std::shared_ptr<void>& service_state() { return service_state_; }
 
   // A response was submitted. It is sent when the input was handled, or when the iteration ends.
   void MarkDirty() {
@@ -81,14 +80,8 @@ class RpcConnection final : public PortConnection,
     unsent_bytes_ += response_bytes;
     rpc_loop_.AddUnsentBytes(response_bytes);
   }
-  // The same for what handlers keep for their calls, until the decision and for the call's life.
-  void HoldState(size_t pending_bytes, size_t lasting_bytes) {
-    pending_bytes_ += pending_bytes;
-    lasting_bytes_ += lasting_bytes;
-    rpc_loop_.AddLastingBytes(lasting_bytes);
-  }
-  // Whether `bytes` more of calls that last are within the bounds.
-  bool HasRoomToLast(size_t bytes) const;
+  // The same for what handlers keep for their calls until the decision.
+  void HoldPending(size_t bytes) { pending_bytes_ += bytes; }
   // The peer takes a part of an answer.
   void OnAnswerTaken() { taken_ns_ = rpc_loop_.loop().now_ns(); }
   // Whether `bytes` more of unfinished requests are within the bounds.
@@ -152,7 +145,6 @@ class RpcConnection final : public PortConnection,
   RpcLoop& rpc_loop_;
   http2::ServerSession session_;
   const Method* last_method_ = nullptr;
-  std::shared_ptr<void> service_state_;
   IntrusiveList<RpcCall, OpenCalls> calls_;  // newest first
   IntrusiveList<RpcCall, ReadyCalls> ready_;
   IntrusiveList<RpcCall, ResumingCalls> resuming_;
@@ -165,7 +157,6 @@ class RpcConnection final : public PortConnection,
   size_t unsent_bytes_ = 0;
   int64_t taken_ns_ = 0;  // when the peer last took a part of an answer
   size_t pending_bytes_ = 0;
-  size_t lasting_bytes_ = 0;
   size_t open_calls_ = 0;
   State state_ = State::kOpen;
   bool busy_ = false;  // handles input or flushes; Flush follows

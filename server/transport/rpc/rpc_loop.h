@@ -44,9 +44,6 @@ struct RpcServerOptions : ConnectionOptions {
   // bounds::kMinConnectionUnsentBytes.
   size_t max_loop_unsent_bytes = common::bounds::kMaxPortUnsentBytes;
   size_t max_connection_pending_bytes = common::bounds::kMaxConnectionPendingBytes;
-  // Bytes of the calls of a loop that last (watches). Above, those of connections are refused that
-  // would hold more than bounds::kMinConnectionWatchBytes.
-  size_t max_loop_lasting_bytes = common::bounds::kMaxPortWatchBytes;
   // A connection's output above which no more frames are made until the peer has read. At most
   // the stream's own high-water mark.
   size_t output_bytes = size_t{256} << 10;
@@ -91,12 +88,9 @@ class RpcLoop final : public PortLoop {
     counters.bytes_sent.Add(message_bytes);
   }
 
-  // Bytes of unsent responses, and of calls that last, of all connections. Negative numbers wrap
-  // around.
+  // Bytes of unsent responses of all connections. Negative numbers wrap around.
   void AddUnsentBytes(size_t bytes) { unsent_bytes_ += bytes; }
-  void AddLastingBytes(size_t bytes) { lasting_bytes_ += bytes; }
   bool over_unsent() const { return unsent_bytes_ > options_.max_loop_unsent_bytes; }
-  size_t lasting_bytes() const { return lasting_bytes_; }
 
   // The time. Reads the clock once for kCallsPerReading calls.
   int64_t Now() {
@@ -129,7 +123,6 @@ class RpcLoop final : public PortLoop {
   std::vector<Decompressor*> free_large_;
   IntrusiveList<RpcConnection, WaitingConnections> waiting_;  // first come, first served
   size_t unsent_bytes_ = 0;
-  size_t lasting_bytes_ = 0;
   int readings_left_ = 0;
   int64_t now_ns_ = 0;
   FreeList<RpcCall, OpenCalls> calls_;

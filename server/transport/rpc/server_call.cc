@@ -22,7 +22,9 @@ net::PeerIdentity ServerCall::peer_identity() const {
 }
 std::string ServerCall::peer_address() const { return connection_->stream().peer_address(); }
 net::EventLoop& ServerCall::loop() const { return connection_->rpc_loop().loop(); }
-std::shared_ptr<void>& ServerCall::connection_state() const { return connection_->service_state(); }
+std::shared_ptr<ConnectionState>& ServerCall::connection_state() const {
+  return connection_->service_state();
+}
 
 size_t ServerCall::loop_index() const { return connection_->rpc_loop().index(); }
 
@@ -128,15 +130,19 @@ void ServerCall::End(absl::StatusCode code, std::string_view message) {
 }
 
 void ServerCall::SetPendingBytes(size_t bytes) {
-  connection_->HoldState(bytes - pending_bytes_, 0);
+  connection_->HoldPending(bytes - pending_bytes_);
   pending_bytes_ = bytes;
 }
 
 bool ServerCall::TrySetLastingBytes(size_t bytes) {
   if (bytes > lasting_bytes_ && !connection_->HasRoomToLast(bytes - lasting_bytes_)) return false;
-  connection_->HoldState(0, bytes - lasting_bytes_);
+  connection_->AddLasting(bytes - lasting_bytes_);
   lasting_bytes_ = bytes;
   return true;
+}
+
+std::shared_ptr<void> ServerCall::HoldLastingBytes(size_t bytes) {
+  return connection_->HoldLasting(bytes);
 }
 
 void ServerCall::RecordFinish(absl::StatusCode code) {

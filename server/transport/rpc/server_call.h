@@ -22,6 +22,7 @@
 #include "common/http2/stream.h"
 #include "common/net/stream.h"
 #include "server/access/caller.h"
+#include "server/transport/port/connection_state.h"
 #include "server/transport/rpc/message_reader.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/rpc/request_head.h"
@@ -60,7 +61,7 @@ class ServerCall : public http2::Stream {
   size_t loop_index() const;
 
   // What the service keeps for the connection; null at first. Shared, since calls may outlive it.
-  std::shared_ptr<void>& connection_state() const;
+  std::shared_ptr<ConnectionState>& connection_state() const;
 
   // ---- Answering.
   // The response message that is being written: append, or Reserve and Commit. Unsent messages may
@@ -116,8 +117,11 @@ class ServerCall : public http2::Stream {
   void SetPendingBytes(size_t bytes);
   // The same for a call that lasts (a watch), for which no other call waits. Returns false, and
   // sets nothing, if all such calls of the connection, or of its loop, would hold more than
-  // bounds::kMaxConnectionWatchBytes or RpcServerOptions::max_loop_lasting_bytes.
+  // bounds::kMaxConnectionWatchBytes or ConnectionOptions::max_loop_lasting_bytes.
   bool TrySetLastingBytes(size_t bytes);
+  // The same for what may outlive the call: until the result is destroyed, on any thread. Null:
+  // there is no room.
+  std::shared_ptr<void> HoldLastingBytes(size_t bytes);
 
   // What the handler keeps for the call. Null at the start.
   void* state() const { return state_; }

@@ -40,12 +40,13 @@ class Watch final : public StreamingMethod {
       return;
     }
     rpc.Spend(UnitsOf(request, kQueryUnits, options.buckets.size()));
-    if (!rpc.TrySetLastingBytes(MemoryOf(options))) {
+    std::shared_ptr<void> bytes = rpc.HoldLastingBytes(options.memory());
+    if (bytes == nullptr) {
       rpc.Finish(common::errors::TooManyWatchedBuckets());
       return;
     }
     options.caller = rpc.caller();
-    auto sink = std::make_shared<Sink>(&rpc);
+    auto sink = std::make_shared<Sink>(&rpc, std::move(bytes));
     auto id = hub_.Start(std::move(options), sink);
     if (!id.ok()) {
       sink->rpc = nullptr;
@@ -66,7 +67,8 @@ class Watch final : public StreamingMethod {
 
  private:
   struct Sink final : public service::WatchSink, public std::enable_shared_from_this<Sink> {
-    explicit Sink(ServerCall* rpc) : rpc(rpc), loop(rpc->loop()) {}
+    Sink(ServerCall* rpc, std::shared_ptr<void> bytes)
+        : rpc(rpc), loop(rpc->loop()), bytes(std::move(bytes)) {}
 
     bool Ready() override { return ready.load(); }
     void OnUpdate(absl::Span<const service::BucketStatus> changed, int64_t wall_ns) override {
@@ -86,21 +88,11 @@ class Watch final : public StreamingMethod {
 
     ServerCall* rpc;  // used on the loop only; null: the call has ended
     net::EventLoop& loop;
+    const std::shared_ptr<void> bytes;  // of the watch, until the hub forgets it
     uint64_t id = 0;
     // No answer is unsent. Sequentially consistent: it is rarely used.
     std::atomic<bool> ready{true};
   };
-
-  // What the hub will hold for a watch.
-  static size_t MemoryOf(const service::WatchOptions& options) {
-    // Of a bucket: its part of the query, and what the last update said.
-    constexpr size_t kBucketBytes = sizeof(service::WatchedBucket) + 256;
-    size_t bytes = sizeof(Sink) + 1024;
-    for (const service::WatchedBucket& bucket : options.buckets) {
-      bytes += kBucketBytes + bucket.limit.capacity() + bucket.key.capacity();
-    }
-    return bytes;
-  }
 
   void Leave(ServerCall& rpc) {
     auto* const sink = static_cast<Sink*>(rpc.state());

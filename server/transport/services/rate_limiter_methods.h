@@ -16,6 +16,7 @@
 #include "server/service/rate_limiter.h"
 #include "server/transport/rpc/method.h"
 #include "server/transport/rpc/server_call.h"
+#include "server/transport/services/bookings_state.h"
 
 namespace sluice::transport {
 
@@ -32,9 +33,7 @@ std::unique_ptr<StreamingMethod> MakeWatch(service::WatchHub& hub);
 
 // What the use cases keep for the call's connection.
 inline service::ConnectionBookings* BookingsOf(ServerCall& rpc) {
-  std::shared_ptr<void>& kept = rpc.connection_state();
-  if (kept == nullptr) kept = std::make_shared<service::ConnectionBookings>();
-  return static_cast<service::ConnectionBookings*>(kept.get());
+  return &BookingsState::Of(rpc.connection_state());
 }
 
 // The work of a request: its decoding, and `units` for each of its items.

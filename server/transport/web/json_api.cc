@@ -6,12 +6,12 @@
 #include "common/buffer.h"
 #include "common/strings.h"
 #include "server/service/acquire_call.h"
-#include "server/service/connection_bookings.h"
 #include "server/service/query_call.h"
 #include "server/service/refund_call.h"
 #include "server/service/renew_call.h"
 #include "server/service/settle_call.h"
 #include "server/transport/http1/exchange.h"
+#include "server/transport/services/bookings_state.h"
 #include "server/transport/services/rate_limiter_codec.h"
 #include "server/transport/web/json_call.h"
 #include "server/transport/web/openapi.h"
@@ -86,7 +86,7 @@ class DataCall final : public JsonCall {
     call_.UseCaller(caller());
     call_.DecideInSlices();
     if constexpr (requires { call_.UseConnection(nullptr); }) {
-      call_.UseConnection(static_cast<service::ConnectionBookings*>(connection_state().get()));
+      call_.UseConnection(&transport::BookingsState::Of(connection_state()));
     }
     if constexpr (std::is_same_v<Kind, AcquireKind>) {
       if (call_.options_of_last().hold) EndWithPeer();

@@ -8,7 +8,7 @@
 #include "common/errors.h"
 #include "common/strings.h"
 #include "server/access/audit_log.h"
-#include "server/service/connection_bookings.h"
+#include "server/transport/services/bookings_state.h"
 
 namespace sluice::web {
 namespace {
@@ -48,8 +48,7 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   const size_t bytes = request.body().size();
   exchange.Spend(kUnits + static_cast<int64_t>(bytes / kBytesPerUnit));
   exchange.SetPendingBytes(2 * bytes + 1024);
-  std::shared_ptr<void>& state = exchange.connection_state();
-  if (state == nullptr) state = std::make_shared<service::ConnectionBookings>();
+  transport::BookingsState::Of(exchange.connection_state());
   std::shared_ptr<JsonCall> call = NewCall();
   call->method_ = this;
   call->home_ = &exchange.loop();
@@ -62,7 +61,7 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
     call->peer_ = exchange.peer_address();
     call->actor_ = access::ActorOf(exchange.peer_identity());
   }
-  call->connection_state_ = state;
+  call->connection_state_ = exchange.connection_state();
   exchange.set_state(call.get());
   exchange.Keep(call);
   net::OnLoop(*call->work_, [call] {

@@ -18,6 +18,7 @@
 #include "server/access/caller.h"
 #include "server/transport/http1/exchange.h"
 #include "server/transport/http1/route.h"
+#include "server/transport/port/connection_state.h"
 #include "server/transport/web/json_codec.h"
 
 namespace sluice::web {
@@ -42,7 +43,7 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   // Whether that is the background.
   bool in_background() const { return work_ != home_; }
   // What the handlers keep for the connection (Exchange::connection_state).
-  const std::shared_ptr<void>& connection_state() const { return connection_state_; }
+  std::shared_ptr<transport::ConnectionState>& connection_state() { return connection_state_; }
   // The caller; null: the server has no clients file.
   const access::CallerPtr& caller() const { return caller_; }
   // Of calls that are always in the background; else empty.
@@ -68,7 +69,7 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   http1::Exchange* exchange_ = nullptr;  // used on home_ only; null: it has ended
   std::string json_;
   std::string request_;
-  std::shared_ptr<void> connection_state_;
+  std::shared_ptr<transport::ConnectionState> connection_state_;
   access::CallerPtr caller_;
   std::string peer_;
   std::string actor_;

@@ -13,12 +13,17 @@
 namespace sluice::web {
 namespace {
 
+// Bytes of memory for a byte of JSON while it is parsed, at most.
+constexpr size_t kParseBytes = 20;
+
 // The hub calls the sink on the hub's thread, while the exchange belongs to its loop: events are
 // posted to the loop.
 class EventSink final : public service::WatchSink, public std::enable_shared_from_this<EventSink> {
  public:
-  EventSink(http1::Exchange& exchange, const JsonMethod::Options& options)
-      : exchange_(&exchange), loop_(exchange.loop()), options_(options) {}
+  // `bytes`: of the watch, until the hub forgets it.
+  EventSink(http1::Exchange& exchange, const JsonMethod::Options& options,
+            std::shared_ptr<void> bytes)
+      : exchange_(&exchange), loop_(exchange.loop()), options_(options), bytes_(std::move(bytes)) {}
 
   bool Ready() override { return ready_.load(); }
   void OnUpdate(absl::Span<const service::BucketStatus> changed, int64_t wall_ns) override {
@@ -66,6 +71,7 @@ class EventSink final : public service::WatchSink, public std::enable_shared_fro
   http1::Exchange* exchange_;  // null: it has ended
   net::EventLoop& loop_;
   const JsonMethod::Options& options_;
+  const std::shared_ptr<void> bytes_;
   // Sequentially consistent: it is rarely used.
   std::atomic<bool> ready_{true};
 };
@@ -80,7 +86,7 @@ class WatchMethod final : public http1::Handler {
       exchange.Fail(http1::Problem::Of(type, 415));
       return;
     }
-    exchange.SetPendingBytes(8 * exchange.request().body().size() + 1024);
+    exchange.SetPendingBytes(kParseBytes * exchange.request().body().size() + sizeof(Pending));
     auto pending = std::make_shared<Pending>();
     if (const access::CallerPtr& caller = exchange.caller(); caller != nullptr) {
       const absl::Status entered =
@@ -97,6 +103,7 @@ class WatchMethod final : public http1::Handler {
     net::EventLoop& home = exchange.loop();
     options_.background.Post([this, pending, &home] {
       pending->decoded = Decode(pending->json, &pending->options);
+      pending->json = std::string();
       home.Post([this, pending] { Start(*pending); });
     });
   }
@@ -139,8 +146,14 @@ class WatchMethod final : public http1::Handler {
       exchange.Fail(pending.decoded);
       return;
     }
+    std::shared_ptr<void> bytes = exchange.HoldLastingBytes(pending.options.memory());
+    if (bytes == nullptr) {
+      exchange.Fail(common::errors::TooManyWatchedBuckets());
+      return;
+    }
+    exchange.SetPendingBytes(sizeof(Pending));
     pending.options.caller = exchange.caller();
-    auto sink = std::make_shared<EventSink>(exchange, options_);
+    auto sink = std::make_shared<EventSink>(exchange, options_, std::move(bytes));
     const auto id = hub_.Start(std::move(pending.options), sink);
     if (!id.ok()) {
       sink->Leave();

@@ -306,6 +306,22 @@ TEST_F(ConnectionBookingsTest, PassedGrantTimesDoNotCount) {
   EXPECT_EQ(connection_->Count(clock_), 0u);
 }
 
+TEST_F(ConnectionBookingsTest, ForgetsPassedGrantTimesWithTheirMemory) {
+  ConnectionBookings bookings;
+  const size_t before = bookings.memory();
+  EXPECT_FALSE(bookings.ForgetSome(clock_.NowNs()));
+  constexpr int kBookings = 1000;
+  for (int i = 0; i < kBookings; ++i) bookings.Add(clock_.NowNs() + i * kSecond, 0);
+  EXPECT_GE(bookings.memory(), before + kBookings * sizeof(std::pair<int64_t, size_t>));
+  EXPECT_FALSE(bookings.ForgetSome(clock_.NowNs()));
+  clock_.Advance((kBookings + 1) * kSecond);
+  int calls = 1;
+  while (bookings.ForgetSome(clock_.NowNs())) ++calls;
+  EXPECT_GT(calls, 2) << "it takes a few microseconds at a time";
+  EXPECT_EQ(bookings.memory(), before);
+  EXPECT_EQ(bookings.Count(clock_), 0u);
+}
+
 TEST_F(ConnectionBookingsTest, RefundedBookingsDoNotCount) {
   std::vector<std::string> receipts;
   for (int i = 0; i <= 3; ++i) receipts.emplace_back(Reserve("hour").receipt);

@@ -183,6 +183,15 @@ TEST_F(WatchTest, EndsWhenCancelledOrDrained) {
   EXPECT_EQ(hub_.Start({{{"api", "k"}}, {}}, sink_).status().message(), "drains");
 }
 
+TEST_F(WatchTest, CancelForgetsTheSink) {
+  const uint64_t id = Start();
+  const std::weak_ptr<Sink> sink = sink_;
+  sink_.reset();
+  EXPECT_FALSE(sink.expired());
+  hub_.Cancel(id);
+  EXPECT_TRUE(sink.expired());
+}
+
 TEST_F(WatchTest, RejectsIntervalsOutOfBoundsAndUnknownLimits) {
   for (const WireDuration interval : {WireDuration{0, 0}, WireDuration{0, 9'999'999},
                                       WireDuration{3600, 1}, WireDuration{-1, 0}}) {

@@ -60,6 +60,37 @@ TEST_F(ConnectionLifeTest, IsIdleUnlessACallIsOpen) {
   EXPECT_TRUE(client.connection.stream.idle);
 }
 
+// What a service keeps for a connection, in parts that are over.
+class KeptState final : public ConnectionState {
+ public:
+  size_t memory() const override { return 10'000 * parts; }
+  bool ForgetSome(int64_t) override {
+    if (parts > 0 && over) --parts;
+    return parts > 0 && over;
+  }
+  size_t parts = 10;
+  bool over = false;
+};
+
+TEST_F(ConnectionLifeTest, CountsWhatTheServiceKeepsAndLetsItForgetWhenIdle) {
+  Begin();
+  H2Client client(*server_);
+  client.Pump();
+  client.Call("/t.T/Held", Framed(""));
+  client.Pump();
+  const auto state = std::make_shared<KeptState>();
+  held_.held[0]->connection_state() = state;
+  held_.held[0]->Finish();
+  client.Pump();
+  EXPECT_GT(server_->server.memory_in_use(), 100'000u);
+  EXPECT_EQ(state->parts, 10u);
+  state->over = true;
+  server_->Advance(61 * kSecond);  // it is sent a PING
+  client.connection.RunTurns();
+  EXPECT_EQ(state->parts, 0u);
+  EXPECT_LT(server_->server.memory_in_use(), 100'000u);
+}
+
 TEST_F(ConnectionLifeTest, ClosesConnectionThatDoesNotSpeakHttp2) {
   Begin();
   H2Connection connection(*server_);

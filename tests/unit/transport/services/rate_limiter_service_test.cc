@@ -61,6 +61,26 @@ class RateLimiterServiceTest : public service::ServiceTest {
   std::unique_ptr<H2Client> honest_;
 };
 
+TEST_F(RateLimiterServiceTest, CountsAWatchUntilItIsCancelled) {
+  v1::WatchRequest request;
+  for (int i = 0; i < 256; ++i) {
+    v1::QueryRequest::Bucket* const bucket = request.add_buckets();
+    bucket->set_limit("big");
+    bucket->set_key(std::to_string(i));
+  }
+  const size_t before = server_.server.memory_in_use();
+  const int32_t id =
+      attacker_->Call("/sluice.v1.RateLimiter/Watch", Framed(request.SerializeAsString()));
+  attacker_->Pump();
+  EXPECT_EQ(watches_.watches(), 1u);
+  EXPECT_GT(server_.server.memory_in_use(), before + 256 * 384);
+  attacker_->Reset(id);
+  attacker_->Pump();
+  server_.loop->RunOnce(0);
+  EXPECT_EQ(watches_.watches(), 0u);
+  EXPECT_LT(server_.server.memory_in_use(), before + 8192);
+}
+
 TEST_F(RateLimiterServiceTest, AnswersALargeBatchInOrder) {
   v1::AcquireBatchRequest batch = Batch(4096, 1);
   for (int i = 0; i < 4096; i += 100) {
