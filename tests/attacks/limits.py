@@ -58,6 +58,7 @@ LIMITS = {
         Limit("far_child", 1, 3600, burst=1, charges=("far_parent",), fields=FAR),
         Limit("booked", 5000, 1, fields=FAR),
     Limit("bursts", 20_000, 5, algorithm="fixed_window", fields=FAR),
+    Limit("folds", 130_000, 5, algorithm="sliding_log", fields=FAR),
     Limit("hidden", 10, 3600, fields=(("direct", "false"),)),
     Limit("visible", 1000, 1, charges=("hidden",)),
         Limit("api", 100, 1, burst=200),
