@@ -122,7 +122,7 @@ TEST_F(SlicedDescriptorTest, FoldsBookingsInSlicesBeforeItStopsWhenOver) {
   ConfigureWithPassedBookings();
   EXPECT_EQ(Ask({{{{"f", "x"}}}, {{{"g", "y"}}}}), "O19999 O9 OK");
   EXPECT_GT(slices_, 2);
-  EXPECT_EQ(Ask({{{{"f", "x"}}}, {{{"g", "y"}}}}, 10), "O19989 X9 OVER");
+  EXPECT_EQ(Ask({{{{"f", "x"}}}, {{{"g", "y"}}}}, 10), "O19999 X0 OVER");
   EXPECT_EQ(slices_, 1);
 }
 
