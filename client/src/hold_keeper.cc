@@ -183,16 +183,17 @@ std::optional<TimePoint> HoldKeeper::NextTimer() {
 void HoldKeeper::StartTimer(std::optional<TimePoint> end) {
   if (!end.has_value()) return;
   const nanoseconds delay = std::max(nanoseconds(*end - Now()), kLeastPause);
-  std::function<void()> on_timer = [self = shared_from_this(), at = *end] { self->OnTimer(at); };
   Connection& connection = core_->connection();
-  // The callbacks run on the client's thread: those that take long delay no other client.
-  if (connection.on_system_clock() && timer_.RunAfter(alarm_, delay, [&connection, on_timer] {
-        connection.RunAfter(nanoseconds(0), on_timer);
+  // The alarm keeps only the earliest function, so what it runs is that of all timers. The
+  // callbacks run on the client's thread: those that take long delay no other client.
+  if (connection.on_system_clock() &&
+      timer_.RunAfter(alarm_, delay, [&connection, self = shared_from_this()] {
+        connection.RunAfter(nanoseconds(0), [self] { self->OnTimer(TimePoint::max()); });
       })) {
     return;
   }
   // If the client is destroyed before, it is called at once, and the keeper is closed.
-  connection.RunAfter(delay, std::move(on_timer));
+  connection.RunAfter(delay, [self = shared_from_this(), at = *end] { self->OnTimer(at); });
 }
 
 void HoldKeeper::OnTimer(TimePoint armed_for) {
@@ -203,7 +204,7 @@ void HoldKeeper::OnTimer(TimePoint armed_for) {
     common::MutexLock lock(&mu_);
     if (closed_) return;
     // Else an earlier timer was started meanwhile.
-    if (armed_for == armed_for_) armed_for_ = TimePoint::max();
+    if (armed_for >= armed_for_) armed_for_ = TimePoint::max();
     TakeDue(Now(), &batches, &lost);
     timer = NextTimer();
   }

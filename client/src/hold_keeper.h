@@ -102,7 +102,7 @@ class HoldKeeper : public std::enable_shared_from_this<HoldKeeper> {
   // When the timer that is to be started ends, if one is.
   std::optional<TimePoint> NextTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartTimer(std::optional<TimePoint> end);
-  // Of the timer that was started for that moment.
+  // Of the timer that was started for that moment; max: of all that were started.
   void OnTimer(TimePoint armed_for);
   // Takes what is due out of the agenda.
   void TakeDue(TimePoint now, std::vector<Batch>* batches, std::vector<Lost>* lost)

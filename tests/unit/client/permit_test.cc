@@ -5,12 +5,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "client/src/renewal_timer.h"
 #include "client/src/round_robin.h"
 #include "gtest/gtest.h"
 #include "sluice/client.h"
@@ -195,6 +197,37 @@ TEST_F(PermitTest, StaysLostThoughALateAnswerSaysRenewed) {
   EXPECT_FALSE(seen.held() || unseen.held());
   fake_->Advance(seconds(100));
   EXPECT_FALSE(seen.held() || unseen.held());
+}
+
+// The timer's thread is busy meanwhile, so that both wait for it.
+TEST_F(PermitTest, AreRenewedThoughAllWereDueWhenTheirAnswersCame) {
+  using client_internal::RenewalTimer;
+  class OnSystemClock final : public testing::ForwardingConnection {
+   public:
+    using ForwardingConnection::ForwardingConnection;
+    bool on_system_clock() const override { return true; }
+  };
+  fake_->SetHoldFor("long", milliseconds(300));
+  fake_->SetHoldFor("short", milliseconds(150));
+  fake_->HangNext(2);
+  Client client(std::make_shared<OnSystemClock>(fake_), {.servers = {}});
+  std::vector<Permit> permits;
+  for (const char* limit : {"long", "short"}) {
+    client.AcquirePermitAsync(Acquisition(limit), {},
+                              [&](Result<Permit> one) { permits.push_back(*std::move(one)); });
+  }
+  std::promise<void> may_end;
+  const auto other = std::make_shared<RenewalTimer::Alarm>();
+  RenewalTimer::OfProgram().RunAfter(other, nanoseconds(0), [&] { may_end.get_future().wait(); });
+  fake_->Suspend(milliseconds(120));
+  fake_->ReleaseHung();
+  may_end.set_value();
+  RenewalTimer::OfProgram().Close(other);
+  ASSERT_EQ(permits.size(), 2u);
+  for (int i = 0; i < 2000 && fake_->renewals().size() < 3; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_GE(fake_->renewals().size(), 3u);
 }
 
 // It was slow, not stopped.
