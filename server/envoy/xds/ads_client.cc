@@ -8,10 +8,12 @@
 #include <fstream>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/random.h"
 #include "common/thread_priority.h"
 #include "common/utf8.h"
@@ -96,13 +98,14 @@ std::string Reason(const absl::Status& status) {
   return text + "...";
 }
 
-// Of all resources.
+// Of all resources, in any order: management servers send them in another one each time.
 std::string Sha256(const discovery::DiscoveryResponse& response) {
-  std::string hashes;
+  std::vector<std::string> hashes;
   for (const google::protobuf::Any& resource : response.resources()) {
-    hashes += config::Sha256Hex(resource.value());
+    hashes.push_back(config::Sha256Hex(resource.value()));
   }
-  return config::Sha256Hex(hashes);
+  std::sort(hashes.begin(), hashes.end());
+  return config::Sha256Hex(absl::StrJoin(hashes, ""));
 }
 
 // With what to do, where grpc++'s text does not say it.

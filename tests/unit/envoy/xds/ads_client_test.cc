@@ -200,6 +200,25 @@ TEST_F(AdsClientTest, AppliesOtherContentUnderTheNameOfTheVersionInForce) {
   EXPECT_EQ(configuration_.Status().version, "2");
 }
 
+TEST_F(AdsClientTest, TheSameResourcesInAnotherOrderChangeNothing) {
+  StartServer();
+  StartClient();
+  server_->Next();
+  DiscoveryResponse response = ResponseOf("1", "eg", 100);
+  *response.add_resources() = ResponseOf("1", "other", 50).resources(0);
+  server_->Send(response);
+  EXPECT_EQ(server_->Next().version_info(), "1");
+  limits::LimitSpec change = registry_.Current()->Find("eg//k")->spec();
+  change.rate.permits = 7;
+  ASSERT_TRUE(registry_.Put(change).ok());
+  server_->EndStream();
+  server_->Next();
+  response.mutable_resources()->SwapElements(0, 1);
+  server_->Send(response);
+  EXPECT_EQ(server_->Next().version_info(), "1");
+  EXPECT_EQ(Permits("eg//k"), 7u) << "the admin's change stays";
+}
+
 TEST_F(AdsClientTest, ConnectsOnceTheServerListens) {
   options_.server = "unix:" + files_.Path("socket");
   StartClient();
