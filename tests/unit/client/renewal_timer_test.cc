@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
 #include <thread>
@@ -26,11 +27,12 @@ using Alarm = RenewalTimer::Alarm;
 
 size_t Threads() { return testing::ThreadsNamed("sluice-renew"); }
 
+// A thread that has ended for the program ends a moment later for the kernel.
 void AwaitNoThread() {
   while (Threads() != 0) std::this_thread::yield();
 }
 
-// An alarm that is closed at the end, as that of a client.
+// An alarm that is closed at the end, as that of a client. Declare it after what its function uses.
 class ScopedAlarm {
  public:
   ~ScopedAlarm() { Close(); }
@@ -44,6 +46,7 @@ class ScopedAlarm {
 };
 
 TEST(RenewalTimerTest, RunsTheFunctionsOfAllClientsOnOneThread) {
+  AwaitNoThread();
   std::promise<std::thread::id> ran[3];
   ScopedAlarm alarms[3];
   for (int i = 0; i < 3; ++i) {
@@ -58,7 +61,7 @@ TEST(RenewalTimerTest, RunsTheFunctionsOfAllClientsOnOneThread) {
 }
 
 TEST(RenewalTimerTest, StartsWithTheFirstClientAndEndsWithTheLast) {
-  EXPECT_EQ(Threads(), 0u);
+  AwaitNoThread();
   for (int round = 0; round < 3; ++round) {
     ScopedAlarm first;
     ScopedAlarm last;
@@ -74,8 +77,8 @@ TEST(RenewalTimerTest, StartsWithTheFirstClientAndEndsWithTheLast) {
 }
 
 TEST(RenewalTimerTest, RunsTheEarlierOfTwoFunctions) {
-  ScopedAlarm alarm;
   std::promise<int> ran;
+  ScopedAlarm alarm;
   alarm.RunAfter(hours(2), [&] { ran.set_value(2); });
   alarm.RunAfter(milliseconds(1), [&] { ran.set_value(1); });
   alarm.RunAfter(hours(1), [&] { ran.set_value(3); });
@@ -83,9 +86,10 @@ TEST(RenewalTimerTest, RunsTheEarlierOfTwoFunctions) {
 }
 
 TEST(RenewalTimerTest, AFunctionMaySetTheNext) {
-  ScopedAlarm alarm;
   std::promise<void> third;
-  std::function<void(int)> run = [&](int round) {
+  std::function<void(int)> run;
+  ScopedAlarm alarm;
+  run = [&](int round) {
     if (round == 3) return third.set_value();
     alarm.RunAfter(nanoseconds(0), [&run, round] { run(round + 1); });
   };
@@ -127,16 +131,16 @@ TEST(RenewalTimerTest, RunsNothingAfterClose) {
 
 TEST(RenewalTimerTest, TheLastClientMayBeClosedOnItsThread) {
   for (int round = 0; round < 100; ++round) {
-    ScopedAlarm alarm;
     std::promise<void> closed;
+    ScopedAlarm alarm;
     alarm.RunAfter(nanoseconds(0), [&] {
       alarm.Close();
       closed.set_value();
     });
     closed.get_future().wait();
     // Another client may begin at once.
-    ScopedAlarm next;
     std::promise<void> ran;
+    ScopedAlarm next;
     next.RunAfter(nanoseconds(0), [&] { ran.set_value(); });
     ran.get_future().wait();
   }
@@ -149,8 +153,8 @@ TEST(RenewalTimerTest, ManyThreadsSetAndClose) {
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([t] {
       for (int i = 0; i < 200; ++i) {
-        ScopedAlarm alarm;
         std::promise<void> ran;
+        ScopedAlarm alarm;
         alarm.RunAfter(nanoseconds(0), [&] { ran.set_value(); });
         if ((i + t) % 2 == 0) continue;
         ran.get_future().wait();
@@ -182,8 +186,8 @@ TEST(RenewalTimerTest, TheChildOfAForkHasATimerOfItsOwn) {
     if (of_parent.RunAfter(parents, nanoseconds(0), [] {})) _exit(1);
     of_parent.Close(parents);
     {
-      ScopedAlarm alarm;
       std::promise<void> ran;
+      ScopedAlarm alarm;
       if (!alarm.RunAfter(nanoseconds(0), [&] { ran.set_value(); })) _exit(2);
       ran.get_future().wait();
     }
