@@ -431,9 +431,10 @@ void AcquireCall::OnAnswer(waiting::HeldOutcome outcome) {
   Finish();
 }
 
-store::BucketMaker AcquireCall::Maker(std::shared_ptr<const void>* keep) const {
-  *keep = caller_;
-  return MakerFor(caller_);
+store::BucketMaker AcquireCall::Maker() const {
+  store::BucketMaker maker = MakerFor(caller_);
+  maker.rate = nullptr;
+  return maker;
 }
 
 void AcquireCall::CountRetryAfterFromNow() {

@@ -283,7 +283,7 @@ class AcquireCall final : private waiting::HeldCaller {
   // be answered now.
   bool Hold();
   void OnAnswer(waiting::HeldOutcome outcome) override;
-  store::BucketMaker Maker(std::shared_ptr<const void>* keep) const override;
+  store::BucketMaker Maker() const override;
   // A held call was denied: if all of its max_wait had been enough, the reason is its deadline.
   void BlameDeadline();
   // A held call was denied when limits changed: the same request, made again, has all of its

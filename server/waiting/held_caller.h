@@ -45,9 +45,9 @@ class HeldCaller {
   // destroy the caller.
   virtual void OnAnswer(HeldOutcome outcome) = 0;
 
-  // For whom buckets are made, as the bounds are now. `*keep` is set to the owner of its rate.
-  // Called while the caller is held, under the lock of HeldCallers.
-  virtual store::BucketMaker Maker(std::shared_ptr<const void>* /*keep*/) const { return {}; }
+  // For whom buckets are made, as the bounds are now. Without a rate: the first decision has
+  // counted its new keys. Called while the caller is held, under the lock of HeldCallers.
+  virtual store::BucketMaker Maker() const { return {}; }
 
   // On the store's clock.
   int64_t grant_time_ns() const { return acquisition->now_ns + acquisition->wait_ns; }

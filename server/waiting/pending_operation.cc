@@ -16,7 +16,7 @@ PendingOperation::PendingOperation(HeldCallers& owner, HeldCaller& of, Purpose w
       charges(of.acquisition->charges.begin(), of.acquisition->charges.end()),
       owner_(owner),
       rules_(of.rules) {
-  reserving_.maker = of.Maker(&keeps_maker_);
+  reserving_.maker = of.Maker();
   size_t key_bytes = 0;
   for (const store::Charge& charge : charges) key_bytes += charge.key.size();
   keys_.reserve(key_bytes);  // the views below stay valid

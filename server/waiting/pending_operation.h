@@ -111,7 +111,6 @@ class PendingOperation {
   HeldCallers& owner_;
   std::string keys_;
   std::shared_ptr<const void> rules_;  // owns the rules of the charges
-  std::shared_ptr<const void> keeps_maker_;
   int retries_ = 0;
   std::vector<uint64_t> refunded_;
   store::Acquisition reserved_;

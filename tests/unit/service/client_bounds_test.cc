@@ -243,6 +243,35 @@ TEST_F(ClientBoundsTest, BucketsOfCallsThatWaitedForSlotsCountForTheirClient) {
   EXPECT_TRUE(acquire("daily", "of another", nullptr).ok());
 }
 
+TEST_F(ClientBoundsTest, ACallThatWaitedForSlotsTakesItsNewKeysOnce) {
+  struct NoAlarm final : waiting::Alarm {
+    void SetAt(int64_t) override {}
+  } alarm;
+  RegistryRules rules(registry_);
+  waiting::HeldCallers held(store_, clock_, rules, alarm);
+  limiter_.UseHeldCallers(&held);
+  Load({PerSecond("api", 5), Concurrency("slots", 1, 10 * kSecond)});
+  ASSERT_TRUE(Acquire("slots", "k").granted);
+  Bound(ClientBound::kNewKeysPerMinute, 1);
+  AcquireCall waits;
+  waits.Reset(AcquireCall::Form::kUnary);
+  waits.UseCaller(Caller());
+  waits.BeginAcquisition({.max_wait = {60, 0}, .hold = true});
+  waits.AddCharge("slots", "k", 1);
+  waits.AddCharge("api", "new", 1);
+  limiter_.Acquire(&waits, store::kNoDeadline, [](void*, AcquireCall*) {}, nullptr);
+  held.Advance();
+  // The bucket that the denied acquisition made is full, and is dropped.
+  clock_.Advance(kSecond);
+  while (store_.Maintain()) {
+  }
+  ASSERT_EQ(store_.Stats().buckets, 1);
+  clock_.Advance(9 * kSecond);
+  while (held.Advance() <= clock_.NowNs()) {
+  }
+  EXPECT_TRUE(waits.result(0).granted) << waits.result(0).status;
+}
+
 TEST_F(ClientBoundsTest, TableHasRoomForOthersAfterRefusedKeys) {
   // The place that a refused bucket would have taken is given back.
   store::MemoryStore small(clock_, {.max_buckets = 2, .seed = 1});
