@@ -28,8 +28,8 @@ class HoldTerms {
 
   // Limits that are about to be in force. Returns whether there is anything new to write.
   bool Change(const limits::LimitTable& table, int64_t now_ns);
-  // To be called when they are written, and the file is in place.
-  void SetRecorded() { recorded_ = true; }
+  // Whether the file that is in place has these terms.
+  void SetRecorded(bool recorded) { recorded_ = recorded; }
   // A limit that may promise slots for longer than by these terms; nullopt: none.
   std::optional<std::string> RaisedSince(const HoldTerms& before) const;
 

@@ -153,12 +153,15 @@ absl::Status StateKeeper::NoteHoldTerms(const limits::LimitTable& table) {
   if (!terms.Change(table, now_ns)) return absl::OkStatus();
   absl::Status status =
       terms.Write(folder_->new_holds_path(), folder_->before_step(), options_.machine(), now_ns);
-  if (status.ok()) status = folder_->ReplaceHolds();
+  const bool written = status.ok();
+  if (written) status = folder_->ReplaceHolds();
   if (status.ok()) {
-    terms.SetRecorded();
+    terms.SetRecorded(true);
     hold_terms_ = std::move(terms);
     return absl::OkStatus();
   }
+  // The record may be the old one or the new one.
+  if (written) hold_terms_.SetRecorded(false);
   if (const std::optional<std::string> limit = terms.RaisedSince(hold_terms_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the hold_for of the limit \"", *limit,
@@ -166,7 +169,8 @@ absl::Status StateKeeper::NoteHoldTerms(const limits::LimitTable& table) {
                      "), so after a crash its slots could be granted twice; nothing was changed: "
                      "make room on the disk and load the limits again"));
   }
-  // The record has the greater hold_for. The next change writes it again.
+  // The record has the greater hold_for, or this one. The next change writes it again.
+  if (written) hold_terms_ = std::move(terms);
   log_.Error("hold_terms_not_saved",
              {{"error", status.message()},
               {"consequence", "after a crash slots may be closed for longer than is needed"}});

@@ -1,5 +1,6 @@
 // Slots after a crash: what was promised since the last write is not known, so their buckets are
 // closed until the latest end that may have been promised.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/config/temp_dir.h"
@@ -22,6 +24,46 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kShortNs = 10 * kSecondNs;
 constexpr int64_t kLongNs = 600 * kSecondNs;
+
+// Lets the sync of the folder fail at one step: its descriptor is a pipe's by then.
+class FolderFault {
+ public:
+  explicit FolderFault(std::string folder) : folder_(std::move(folder)) {
+    EXPECT_EQ(pipe2(pipe_, O_CLOEXEC), 0);
+  }
+  ~FolderFault() {
+    Restore();
+    for (const int fd : pipe_) close(fd);
+  }
+  FolderFault(const FolderFault&) = delete;
+  FolderFault& operator=(const FolderFault&) = delete;
+
+  void BeforeStep(int step) {
+    Restore();
+    if (step != at) return;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code closed;
+      if (std::filesystem::read_symlink(entry.path(), closed) != folder_) continue;
+      fd_ = std::stoi(entry.path().filename().string());
+    }
+    ASSERT_GE(fd_, 0);
+    saved_ = fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+    ASSERT_EQ(dup3(pipe_[0], fd_, O_CLOEXEC), fd_);
+  }
+  int at = -1;
+
+ private:
+  void Restore() {
+    if (saved_ < 0) return;
+    EXPECT_EQ(dup3(saved_, fd_, O_CLOEXEC), fd_);
+    close(std::exchange(saved_, -1));
+  }
+
+  const std::string folder_;
+  int pipe_[2] = {-1, -1};
+  int fd_ = -1;
+  int saved_ = -1;
+};
 
 class StateSlotsTest : public ::testing::Test {
  protected:
@@ -214,6 +256,31 @@ TEST_F(StateSlotsTest, ALoweredHoldForThatCannotBeRecordedAppliesAndIsReported) 
   machine_.Advance(kShortNs);
   EXPECT_EQ(process_->Remaining("slots", "k"), 2);
   std::filesystem::remove(folder_ + "/holds.new");
+  Start();
+  ExpectClosedFor(kLongNs);
+}
+
+// The rename was done, but it is not known whether it is on the disk.
+TEST_F(StateSlotsTest, AHoldForThatIsRaisedAgainIsRecordedAfterAnUnknownOutcome) {
+  int steps = 0;
+  FolderFault fault(folder_);
+  options_.before_step = [&] { fault.BeforeStep(steps++); };
+  Start();
+  steps = 0;
+  Reload(kShortNs, "v2");
+  const int last = steps - 1;  // before the folder is synced
+  Reload(kLongNs, "v3");
+  steps = 0;
+  fault.at = last;
+  Reload(kShortNs, "v4");
+  EXPECT_THAT(process_->log(), HasSubstr("level=error event=hold_terms_not_saved"));
+  machine_.Advance(2 * kLongNs);
+  // It is not refused only because it can be recorded now.
+  RefuseToRecordTerms();
+  EXPECT_TRUE(absl::IsFailedPrecondition(process_->Reload(LimitsWith(kLongNs), "v5")));
+  std::filesystem::remove(folder_ + "/holds.new");
+  Reload(kLongNs, "v6");
+  SetHoldFor(kShortNs, "v7");
   Start();
   ExpectClosedFor(kLongNs);
 }
