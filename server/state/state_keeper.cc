@@ -313,7 +313,7 @@ void StateKeeper::Copy() {
 void StateKeeper::NoteCopy(const absl::Status& status) {
   const int failed = status.ok() ? 0 : std::min(failed_copies_ + 1, kMostFailedCopies);
   const absl::Status noted =
-      failed == failed_copies_ ? absl::OkStatus() : folder_->NoteFailedCopies(failed);
+      failed == folder_->failed_copies() ? absl::OkStatus() : folder_->NoteFailedCopies(failed);
   failed_copies_ = failed;
   if (status.ok()) return;
   // A rename needs no room on the disk.

@@ -1,7 +1,9 @@
 #include "server/state/state_keeper.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -324,6 +326,33 @@ TEST_F(StateKeeperTest, CountsFailedCopiesOverCrashes) {
   AwaitCopy(*process_);
   CrashAndStart();
   EXPECT_THAT(process_->log(), HasSubstr("buckets start as in the last copy"));
+}
+
+TEST_F(StateKeeperTest, NotesThatACopySucceededOnceThatCanBeWritten) {
+  const std::string failed = folder_ + "/failed";
+  const std::string blocked = folder_ + "/blocked";
+  const auto exchange = [&] {
+    ASSERT_EQ(renameat2(AT_FDCWD, failed.c_str(), AT_FDCWD, blocked.c_str(), RENAME_EXCHANGE), 0);
+  };
+  const auto noted = [&] {
+    std::string text;
+    std::getline(std::ifstream(failed), text);
+    return text;
+  };
+  options_.after_crash = AfterCrash::kTrust;
+  Start();
+  AwaitCopy(*process_);
+  options_.copies = false;
+  options_.copy_every_ns = 1'000'000;
+  CrashAndStart();
+  ASSERT_EQ(noted(), "01");
+  std::filesystem::create_directory(blocked);
+  exchange();
+  process_->keeper().StartCopies();
+  AwaitCopy(*process_);
+  exchange();
+  for (int i = 0; i < 2000 && noted() != "00"; ++i) usleep(10'000);
+  EXPECT_EQ(noted(), "00");
 }
 
 TEST_F(StateKeeperTest, ACopyIsNotLoadedAfterTenCrashesWithoutANewOne) {
