@@ -563,8 +563,9 @@ int Server::Drain(End end) {
 
 int Server::EndForHandOver() {
   log_.Info("handing_over", {});
-  if (rate_limits_ != nullptr) inherited_.rate_limits = rate_limits_->Received();
   EndCalls(absl::ZeroDuration(), /*leave_sockets=*/true);
+  // Until then the management server may send another one.
+  if (rate_limits_ != nullptr) inherited_.rate_limits = rate_limits_->Received();
   auto written = state::WriteHandedState(
       {clock_, *memory_store_, *registry_, [this] { return signer_.Key(); }});
   if (!written.ok()) {
