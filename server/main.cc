@@ -305,9 +305,10 @@ int Server::AwaitRateLimits(RateLimitSource& source) {
     case RateLimitSource::First::kInput:
       return Fail(kFailed,
                   absl::StrCat("--takeover=", flags_.takeover,
-                               ": the running server has ended the takeover, since the management "
-                               "server ",
-                               flags_.xds.server, " sent no configuration in time"));
+                               taker->IsTakenBack() ? ": the running server has ended the takeover"
+                                                    : ": the running server has ended",
+                               ": the management server ", flags_.xds.server,
+                               " has sent no configuration by then"));
   }
   return kFailed;
 }

@@ -102,6 +102,8 @@ absl::Status Taker::ReceivePorts() {
   }
 }
 
+bool Taker::IsTakenBack() { return link_.ReceiveOnly(Kind::kTakenBack, kAnswerLimit).ok(); }
+
 absl::StatusOr<Taker::State> Taker::TakeState() {
   if (absl::Status status = link_.Send(Kind::kHandOver); !status.ok()) return status;
   absl::StatusOr<Message> message = link_.Receive(drain_limit_ + kLoadLimit);

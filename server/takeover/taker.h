@@ -33,6 +33,8 @@ class Taker {
   PortSockets& ports() { return ports_; }
   // Has input, or is closed by the peer, if the process that serves ends the takeover.
   int fd() const { return link_.fd(); }
+  // After that: whether it goes on. Else it has ended.
+  bool IsTakenBack();
 
   struct State {
     net::Descriptor file;

@@ -426,7 +426,7 @@ TEST_F(XdsStepsTest, TheNewServerThatWaitsEndsWithTheOldOne) {
   const std::unique_ptr<ServerProcess> next = StartNew(WithXds(), /*in_background=*/true);
   EXPECT_TRUE(next->Logs({"event=xds_waiting"}));
   server_->Kill();
-  EXPECT_EQ(Fails(*next, "the running server has ended the takeover"), 1);
+  EXPECT_EQ(Fails(*next, "the running server has ended: the management server"), 1);
 }
 
 TEST_F(XdsStepsTest, TheNewServerServesIfTheManagementServerIsDownByThen) {
