@@ -18,6 +18,8 @@ import time
 
 # RapidCheck's own.
 DEFAULT_CASES = 100
+# Of a program, for each of TIMES. One that takes longer has failed: it hangs.
+MOST_SECONDS = 60
 
 
 def tests_of(build):
@@ -37,14 +39,19 @@ def run(name, command, folder, variables, times):
                f"seed={random.getrandbits(63)}"]
     variables["RC_PARAMS"] = " ".join(params)
     start = time.monotonic()
-    ran = subprocess.run(command, cwd=folder, env={**os.environ, **variables}, text=True,
-                         errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    passed = ran.returncode == 0
+    try:
+        ran = subprocess.run(command, cwd=folder, env={**os.environ, **variables},
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             timeout=MOST_SECONDS * times)
+        passed, output = ran.returncode == 0, ran.stdout
+    except subprocess.TimeoutExpired as late:
+        passed, output = False, (late.stdout or b"") + f"{late}\n".encode()
     print(f"{'passed' if passed else 'FAILED'} {time.monotonic() - start:7.0f} s  {name}", flush=True)
     if not passed:
         again = " ".join([f"{key}={shlex.quote(value)}" for key, value in variables.items()] +
                          [shlex.quote(word) for word in command])
-        print(f"{ran.stdout}\nrun it again: (cd {shlex.quote(folder)} && {again})", flush=True)
+        print(f"{output.decode(errors='replace')}\n"
+              f"run it again: (cd {shlex.quote(folder)} && {again})", flush=True)
     return passed
 
 
