@@ -30,7 +30,7 @@ std::unique_ptr<Admission> ConnectionBudget::Admit(EventLoop& loop, uint64_t pee
   *displaced = false;
   std::unique_ptr<Admission> admission(new Admission(*this, loop, peer));
   common::MutexLock lock(&mu_);
-  if (open_ >= max_) {
+  if (full()) {
     Admission* const victim = leaving_ < kMostLeaving ? FindVictim(peer) : nullptr;
     if (victim == nullptr) return nullptr;
     Remove(*victim);
@@ -50,12 +50,17 @@ int64_t ConnectionBudget::open() const {
   return open_;
 }
 
+bool ConnectionBudget::full() const {
+  if (open_ >= max_) return true;
+  return options_.memory != nullptr && open_ >= kFew && options_.memory->nearly_over();
+}
+
 Admission* ConnectionBudget::FindVictim(uint64_t peer) {
   if (peers_.empty()) return nullptr;
   const auto own = peers_.find(peer);
   const size_t mine = own != peers_.end() ? own->second.connections : 0;
   const size_t present = peers_.size() + (mine == 0 ? 1 : 0);
-  const bool has_share = mine < static_cast<size_t>(max_) / present;
+  const bool has_share = mine < static_cast<size_t>(open_) / present;
   if (!has_share && !options_.displaces_idle) return nullptr;
   if (!has_share && mine > 0) return FindVictimOf(own->second, /*idle_only=*/true);
   return FindVictimOf(peers_.find(by_connections_.rbegin()->second)->second, !has_share);

@@ -1,13 +1,16 @@
 // ConnectionBudget: bounds the open connections of a port, and shares them between peers.
 //
 // A peer is what one caller can be expected to hold (PeerOf): an IPv4 address, the /64 of an IPv6
-// address, or a user behind a Unix socket. Below the bound every connection is admitted. At the
-// bound the share of a peer is the bound divided by the peers that are present. A newcomer whose
-// peer has not used its share displaces a connection of the peer that has most. Any other newcomer
-// is refused. So a peer with few connections is served whatever the others do.
+// address, or a user behind a Unix socket. The port is full when it has as many connections as the
+// bound says, or when the process is nearly over its memory limit. Until then every connection is
+// admitted. In a full port the share of a peer is the open connections divided by the peers that
+// are present. A newcomer whose peer has not used its share displaces a connection of the peer that
+// has most. Any other newcomer is refused. So a peer with few connections is served whatever the
+// others do.
 //
-// Of the peer that has most, the connection that has been idle for longest makes room; if none is
-// idle, the oldest. Only kMostLooks of its connections are looked at, and busy ones go to the end.
+// Of the peer that has most, the connection that has been idle for longest makes room. Only
+// kMostLooks of its connections are looked at, and busy ones go to the end. If all of these are
+// busy, the first one makes room: each in its turn, the oldest first.
 #ifndef SLUICE_COMMON_NET_CONNECTION_BUDGET_H_
 #define SLUICE_COMMON_NET_CONNECTION_BUDGET_H_
 
@@ -22,6 +25,7 @@
 #include "absl/container/node_hash_map.h"
 #include "common/intrusive_list.h"
 #include "common/log.h"
+#include "common/memory_account.h"
 #include "common/mutex.h"
 #include "common/net/address.h"
 #include "common/net/event_loop.h"
@@ -71,6 +75,8 @@ class ConnectionBudget {
     // that has none at all, of the peer that has most. For a port whose peers lose nothing with an
     // idle connection.
     bool displaces_idle = false;
+    // While it is nearly over, the port is full. Null: only the bound counts.
+    const common::MemoryBudget* memory = nullptr;
     // Where displaced connections are reported, at most once a second; null: nowhere.
     common::Log* log = nullptr;
   };
@@ -88,6 +94,9 @@ class ConnectionBudget {
   // bound is exceeded by no more.
   static constexpr int kMostLeaving = 1024;
   static constexpr int kMostLooks = 64;
+  // Open connections up to which memory does not count: they hold little, and a port that has no
+  // more is reached while the connections of another port fill the memory.
+  static constexpr int64_t kFew = 64;
 
  private:
   friend class Admission;
@@ -99,6 +108,7 @@ class ConnectionBudget {
   };
   using Peers = absl::node_hash_map<uint64_t, Peer>;
 
+  bool full() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the connection that makes room for one of `peer`; null: none does.
   Admission* FindVictim(uint64_t peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static Admission* FindVictimOf(Peer& peer, bool idle_only);

@@ -391,15 +391,5 @@ TEST_F(MemoryLimitedTest, ClosesTheConnectionThatHoldsMostBeforeCallsAreRefused)
   ExpectOthersUnharmed();
 }
 
-TEST_F(MemoryLimitedTest, RefusesConnectionsBeforeCalls) {
-  std::vector<std::unique_ptr<H2Connection>> idle;
-  while (!budget_.nearly_over()) {
-    ASSERT_LT(idle.size(), 2000u);
-    idle.push_back(std::make_unique<H2Connection>(*server_));
-  }
-  EXPECT_EQ(server_->server.Accept(neighbour_->connection.stream), nullptr);
-  ExpectOthersUnharmed();
-}
-
 }  // namespace
 }  // namespace sluice::testing

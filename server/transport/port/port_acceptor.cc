@@ -19,13 +19,7 @@ PortLoop* PortAcceptor::Find(const net::EventLoop& loop) const {
 
 net::StreamHandler* PortAcceptor::Accept(net::Stream& stream) {
   PortLoop* const loop = Find(stream.loop());
-  if (loop == nullptr) return nullptr;
-  // The last part is for the calls of connections that exist.
-  if (memory_ != nullptr && memory_->nearly_over()) {
-    loop->CountRefused();
-    return nullptr;
-  }
-  return loop->Adopt(stream, loops_.size());
+  return loop == nullptr ? nullptr : loop->Adopt(stream, loops_.size());
 }
 
 void PortAcceptor::OnRefused(net::EventLoop& loop) {

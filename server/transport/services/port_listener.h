@@ -29,7 +29,7 @@ struct PortListenerOptions {
   // Open connections, over all loops, shared between the peers: net::ConnectionBudget.
   int64_t max_connections = 0;
   bool displaces_idle = false;
-  // Counts what TLS handshakes hold; null: nothing does.
+  // Counts what TLS handshakes hold, and bounds the connections; null: nothing does.
   common::MemoryBudget* memory = nullptr;
   common::Log* log = nullptr;  // null: nothing is logged
 };
@@ -39,8 +39,9 @@ class PortListener {
  public:
   explicit PortListener(PortListenerOptions options)
       : options_(std::move(options)),
-        connections_(options_.max_connections,
-                     {.displaces_idle = options_.displaces_idle, .log = options_.log}) {}
+        connections_(options_.max_connections, {.displaces_idle = options_.displaces_idle,
+                                                .memory = options_.memory,
+                                                .log = options_.log}) {}
 
   // Listens on all loops, and starts them unless they run already. INVALID_ARGUMENT: the TLS files
   // or the address; ALREADY_EXISTS, PERMISSION_DENIED, UNAVAILABLE: the address cannot be bound.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/memory_account.h"
 #include "common/net/event_loop.h"
 #include "tests/support/fake_stream.h"
 
@@ -122,6 +123,37 @@ TEST_F(ConnectionBudgetTest, NewcomerWithoutAShareDisplacesOnlyIdleOnesWhereIdle
   EXPECT_FALSE(open[0]->stream.aborted);
   EXPECT_TRUE(open[1]->stream.aborted);
   newcomer->admission->SetBusy();
+  EXPECT_EQ(Connect(budget, 1), nullptr);
+}
+
+TEST_F(ConnectionBudgetTest, SharesWhatIsOpenWhileMemoryIsShort) {
+  constexpr int kOpen = ConnectionBudget::kFew;
+  common::MemoryBudget memory(8 << 20);
+  common::MemoryPart held(&memory);
+  ConnectionBudget budget(1000, {.memory = &memory});
+  const auto most = Connect(budget, 1, kOpen);
+  held.Add((7 << 20) + 1);
+  EXPECT_EQ(Connect(budget, 1), nullptr);
+  const auto others = Connect(budget, 2, kOpen / 2);
+  EXPECT_NE(others.back(), nullptr);
+  EXPECT_TRUE(displaced_);
+  loop_->RunOnce(0);
+  EXPECT_TRUE(most[kOpen / 2 - 1]->stream.aborted);
+  EXPECT_FALSE(most[kOpen / 2]->stream.aborted);
+  EXPECT_EQ(budget.open(), kOpen);
+  EXPECT_EQ(Connect(budget, 2), nullptr) << "it has its share";
+  held.Add(-(1 << 20));
+  EXPECT_NE(Connect(budget, 2), nullptr);
+  EXPECT_FALSE(displaced_);
+}
+
+TEST_F(ConnectionBudgetTest, FewConnectionsAreAdmittedWhileMemoryIsShort) {
+  common::MemoryBudget memory(8 << 20);
+  common::MemoryPart held(&memory);
+  held.Add((7 << 20) + 1);
+  ConnectionBudget budget(1000, {.memory = &memory});
+  const auto open = Connect(budget, 1, ConnectionBudget::kFew);
+  EXPECT_NE(open.back(), nullptr);
   EXPECT_EQ(Connect(budget, 1), nullptr);
 }
 
