@@ -35,6 +35,9 @@ size_t Exchange::loop_index() const { return connection_->loop().index(); }
 std::shared_ptr<transport::ConnectionState>& Exchange::connection_state() const {
   return connection_->service_state();
 }
+std::shared_ptr<void> Exchange::KeepPendingBytes() const {
+  return connection_->loop().HoldMemory(pending_bytes_);
+}
 std::shared_ptr<void> Exchange::HoldLastingBytes(size_t bytes) {
   return connection_->HoldLasting(bytes);
 }

@@ -92,8 +92,11 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   void Spend(int64_t units);
   // The handler holds `bytes` of memory for the exchange; replaces the number that was set before.
   void SetPendingBytes(size_t bytes);
-  // The same for what may outlive the exchange: until the result is destroyed, on any thread. Null:
-  // there is no room (ConnectionOptions::max_loop_lasting_bytes).
+  // Within OnCancelled: counts these bytes further, until the result is destroyed, on any thread.
+  // For work in the background that has not ended.
+  std::shared_ptr<void> KeepPendingBytes() const;
+  // As SetPendingBytes, for what may outlive the exchange: until the result is destroyed, on any
+  // thread. Null: there is no room (ConnectionOptions::max_loop_lasting_bytes).
   std::shared_ptr<void> HoldLastingBytes(size_t bytes);
 
   // If the peer ends its side of the connection, the exchange is cancelled. For answers that may

@@ -97,6 +97,13 @@ void PortLoop::OnIterationEnd() {
   if (!dirty_.empty()) loop_.AtIterationEnd(*this);
 }
 
+std::shared_ptr<void> PortLoop::HoldMemory(size_t bytes) {
+  const auto held = static_cast<int64_t>(bytes);
+  AddMemory(held);
+  return {static_cast<void*>(this),
+          [this, &loop = loop_, held](void*) { loop.Post([this, held] { AddMemory(-held); }); }};
+}
+
 void PortLoop::MarkHeavy(PortConnection& connection, bool heavy) {
   if (heavy == heavy_.Contains(connection)) return;
   if (heavy) {

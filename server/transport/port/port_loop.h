@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,8 @@ class PortLoop : private net::IterationHook {
 
   // Adds to the bytes that connections hold; negative: fewer.
   void AddMemory(int64_t bytes) { memory_.Add(bytes); }
+  // Adds `bytes` until the result is destroyed, on any thread.
+  std::shared_ptr<void> HoldMemory(size_t bytes);
   bool over_memory() const { return memory_.over(); }
   // Whether a call of a connection that holds held_bytes is refused. Connections that hold less
   // than a quarter of an equal share are served: together they take at most a quarter of the limit.

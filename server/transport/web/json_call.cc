@@ -65,10 +65,12 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   exchange.set_state(call.get());
   exchange.Keep(call);
   net::OnLoop(*call->work_, [call] {
+    if (call->cancelled_.load(std::memory_order_relaxed)) return;
     const absl::Status parsed = call->method_->options_.json.Parse(
         call->json_, *call->method_->options_.rpc.input_type(), &call->request_);
     call->json_ = std::string();
     if (parsed.ok()) {
+      call->executed_ = true;
       call->Execute();
     } else {
       call->Answer(parsed);
@@ -79,7 +81,11 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
 void JsonMethod::OnCancelled(http1::Exchange& exchange) {
   auto* const call = static_cast<JsonCall*>(exchange.state());
   call->exchange_ = nullptr;
-  net::OnLoop(*call->work_, [call = call->shared_from_this()] { call->Cancel(); });
+  call->cancelled_.store(true, std::memory_order_relaxed);
+  call->left_bytes_ = exchange.KeepPendingBytes();
+  net::OnLoop(*call->work_, [call = call->shared_from_this()] {
+    if (call->executed_) call->Cancel();
+  });
 }
 
 void JsonCall::ContinueInBackground(std::function<void()> go_on) {

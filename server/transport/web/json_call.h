@@ -6,6 +6,7 @@
 #ifndef SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
 #define SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -32,8 +33,8 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
 
   // Decides the request. Calls Answer once, on work(). On the thread of work().
   virtual void Execute() = 0;
-  // The peer has left: ends a wait that would last. After Execute, and perhaps after Answer. On the
-  // thread of work().
+  // The peer has left: ends a wait that would last. After Execute, and perhaps after Answer. Not
+  // called if the peer left before Execute, which is not called then. On the thread of work().
   virtual void Cancel() {}
 
   // The request's bytes. They stay where they are.
@@ -73,6 +74,10 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   access::CallerPtr caller_;
   std::string peer_;
   std::string actor_;
+  std::shared_ptr<void> left_bytes_;  // of a call whose exchange was cancelled; set on home_
+  // Relaxed: it spares the decision, and publishes nothing.
+  std::atomic<bool> cancelled_{false};
+  bool executed_ = false;  // used on work() only
 };
 
 // Thread-safe: all event loops call it. Outlives the loops and the calls in progress.

@@ -102,6 +102,7 @@ class WatchMethod final : public http1::Handler {
     exchange.set_state(pending.get());
     net::EventLoop& home = exchange.loop();
     options_.background.Post([this, pending, &home] {
+      if (pending->cancelled.load(std::memory_order_relaxed)) return;
       pending->decoded = Decode(pending->json, &pending->options);
       pending->json = std::string();
       home.Post([this, pending] { Start(*pending); });
@@ -115,7 +116,12 @@ class WatchMethod final : public http1::Handler {
   void OnCancelled(http1::Exchange& exchange) override {
     auto& pending = *static_cast<Pending*>(exchange.state());
     pending.exchange = nullptr;
-    if (pending.sink != nullptr) hub_.Cancel(pending.sink->Leave());
+    if (pending.sink != nullptr) {
+      hub_.Cancel(pending.sink->Leave());
+      return;
+    }
+    pending.cancelled.store(true, std::memory_order_relaxed);
+    pending.bytes = exchange.KeepPendingBytes();
   }
 
  private:
@@ -127,6 +133,9 @@ class WatchMethod final : public http1::Handler {
     service::WatchOptions options;
     std::shared_ptr<EventSink> sink;  // null: the watch has not begun
     access::ClientPlace place;        // among the streams of its client
+    std::shared_ptr<void> bytes;      // of the request that was cancelled before its watch began
+    // Relaxed: it spares the decoding, and publishes nothing.
+    std::atomic<bool> cancelled{false};
   };
 
   absl::Status Decode(const std::string& json, service::WatchOptions* options) const {

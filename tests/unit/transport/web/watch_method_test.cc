@@ -7,6 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/memory_account.h"
+#include "common/net/event_loop.h"
 #include "server/transport/web/json_codec.h"
 #include "sluice/v1/rate_limiter.pb.h"
 #include "tests/support/http_peer.h"
@@ -38,16 +40,19 @@ class WatchMethodTest : public service::ServiceTest {
         body.size(), "\r\n\r\n", body);
   }
 
+  std::unique_ptr<http1::Handler> Method(net::EventLoop& background) {
+    return MakeWatchMethod({json_, background,
+                            *v1::WatchRequest::descriptor()
+                                 ->file()
+                                 ->FindServiceByName("RateLimiter")
+                                 ->FindMethodByName("Watch")},
+                           hub_);
+  }
+
   HttpUnderTest server_;
   JsonCodec json_;
   service::WatchHub hub_{limiter_};
-  const std::unique_ptr<http1::Handler> method_ =
-      MakeWatchMethod({json_, *server_.loop,
-                       *v1::WatchRequest::descriptor()
-                            ->file()
-                            ->FindServiceByName("RateLimiter")
-                            ->FindMethodByName("Watch")},
-                      hub_);
+  const std::unique_ptr<http1::Handler> method_ = Method(*server_.loop);
 };
 
 TEST_F(WatchMethodTest, CountsWhatTheHubHolds) {
@@ -59,6 +64,25 @@ TEST_F(WatchMethodTest, CountsWhatTheHubHolds) {
   ASSERT_EQ(hub_.watches(), 1u);
   EXPECT_THAT(peer.Take(), StartsWith("HTTP/1.1 200"));
   EXPECT_GT(server_.server.memory_in_use(), before + 256 * 384);
+}
+
+TEST_F(WatchMethodTest, CountsAWatchThatIsCancelledBeforeItBeganUntilItIsFreed) {
+  common::MemoryBudget memory(64 << 20);
+  http1::ServerOptions options;
+  options.memory = &memory;
+  HttpUnderTest server(options);
+  const std::unique_ptr<net::EventLoop> background = *net::EventLoop::Create(server.clock);
+  const auto method = Method(*background);
+  server.routes.Add("/v1/watch", *method,
+                    {.methods = {http1::Method::kPost}, .max_body_bytes = size_t{256} << 10});
+  HttpPeer peer(server);
+  peer.Feed(Request(256));
+  peer.Close();
+  EXPECT_GT(memory.held(), common::MemoryPart::kChunk);
+  background->RunOnce(0);
+  server.loop->RunOnce(0);
+  EXPECT_LT(memory.held(), common::MemoryPart::kChunk);
+  EXPECT_EQ(hub_.watches(), 0u);
 }
 
 class FullWatchMethodTest : public WatchMethodTest {
