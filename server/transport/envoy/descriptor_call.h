@@ -112,11 +112,12 @@ class DescriptorCall final {
   bool more() const { return left_ != Left::kNothing; }
   void Continue();
   size_t size() const { return request_.descriptors.size(); }
+  // Does not change while a shared store answers the call on another thread: such a store reports
+  // no work, and what it answers writes nothing here.
   size_t slice_cost() const { return slice_cost_; }
   // Bytes of memory, with that of former requests.
   size_t memory() const;
-  // About the bytes that this request takes. As slice_cost(), does not change while a shared store
-  // answers it on another thread.
+  // About the bytes that this request takes. As slice_cost(), does not change meanwhile.
   size_t request_memory() const;
 
  private:

@@ -33,7 +33,7 @@ bool Fits(const store::ChargeResult& result) {
 }  // namespace
 
 void DescriptorCall::Probed() {
-  slice_cost_ += probes_.work_in_decisions();
+  if (probes_.work > 0) slice_cost_ += probes_.work_in_decisions();
   if (probes_.undecided > 0) return EndSlice(Left::kProbes);
   const auto would_be_over = [this](size_t i) {
     const uint64_t counted = CountedHits(probe_items_[i].level, 0);
@@ -61,7 +61,6 @@ void DescriptorCall::Probed() {
 }
 
 void DescriptorCall::Debited() {
-  // A shared store reports no work, and its thread writes nothing here: UnaryUseCase may read it.
   if (debits_.work_in_decisions() > slice_cost_) slice_cost_ = debits_.work_in_decisions();
   const size_t begin = std::exchange(debited_, acquisitions_.size() - debits_.undecided);
   absl::Status status = JudgeDebits(begin, debited_);
@@ -167,7 +166,7 @@ void DescriptorCall::JudgeDebit(const ChargePlace& place) {
 }
 
 void DescriptorCall::Checked() {
-  slice_cost_ += checks_.work_in_decisions();
+  if (checks_.work > 0) slice_cost_ += checks_.work_in_decisions();
   if (checks_.undecided > 0) return EndSlice(Left::kChecks);
   absl::Status status;
   for (size_t i = 0; i < queries_.size(); ++i) {

@@ -107,7 +107,7 @@ bool DescriptorCall::IsOfReservation(const service::Receipt& receipt) const {
 }
 
 void DescriptorCall::Settled() {
-  slice_cost_ += settle_->slice_cost();
+  if (!with_->service.store.Shared()) slice_cost_ += settle_->slice_cost();
   if (settle_->more()) return EndSlice(Left::kSettlement);
   const service::SettleCall::Result& result = settle_->result(0);
   const absl::Status& status = settle_->status().ok() ? result.status : settle_->status();

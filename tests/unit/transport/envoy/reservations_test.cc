@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/late_store.h"
 #include "tests/unit/transport/envoy/fixture.h"
 
 namespace sluice::transport {
@@ -96,6 +97,30 @@ TEST_F(ReservationTest, CommitFoldsBookingsInSlices) {
   // One whose reservation is not known goes on with another settlement's memory.
   EXPECT_EQ(Commit({f}, "", 5), "OK");
   EXPECT_EQ(limiter().counters().Calls().reported, 1u);
+}
+
+// The loop reads it while a thread of the store answers the call.
+TEST_F(ReservationTest, CommitLeavesItsCostAloneWhileASharedStoreAnswers) {
+  Configure({Configured("k", "", 10)});
+  EXPECT_EQ(Reserve({kA}, 4), "OK");
+  ::sluice::testing::LateStore late(store_, {.shared = true}, 1);
+  DescriptorLimiter later({registry_, late, clock_, metrics_, usage_, signer_}, {});
+  descriptors_.Reset(Method::kCommit);
+  Fill({kA}, 0, "d");
+  descriptors_.DecideInSlices();
+  descriptors_.request().amount = 3;
+  descriptors_.request().reservation_id = id_;
+  bool done = false;
+  later.Decide(
+      &descriptors_, store::kNoDeadline,
+      [](void* context, DescriptorCall*) { *static_cast<bool*>(context) = true; }, &done);
+  EXPECT_FALSE(done);
+  const size_t cost = descriptors_.slice_cost();
+  while (late.Step()) {
+  }
+  EXPECT_TRUE(done);
+  EXPECT_EQ(descriptors_.slice_cost(), cost);
+  EXPECT_EQ(Left(kA), "O7 OK");
 }
 
 TEST_F(ReservationTest, CommitCountsWhatExceedsTheReservation) {
