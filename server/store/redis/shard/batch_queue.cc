@@ -37,10 +37,7 @@ void BatchQueues::Add(const Caller& caller) {
   }
   queue.gathered.push_back(caller);
   Ready(queue);
-  if (caller.pending->deadline_ns < next_deadline_ns_) {
-    next_deadline_ns_ = caller.pending->deadline_ns;
-    ArmDeadline();
-  }
+  deadlines_.Await(caller.pending->deadline_ns);
 }
 
 BatchQueues::Queue& BatchQueues::QueueOf(const Acquisition& acquisition) {
@@ -246,25 +243,25 @@ void BatchQueues::OnUnavailable(Endpoint& endpoint) {
   for (Caller& caller : gathered) acquires_.AnswerUnavailable(caller);
 }
 
-void BatchQueues::AnswerLate() {
-  const int64_t now_ns = context_.clock().NowNs();
-  next_deadline_ns_ = kNoDeadline;
+void BatchQueues::AnswerLate(int64_t now_ns) {
+  int64_t next_ns = kNoDeadline;
   std::vector<Caller> sent;
   std::vector<Caller> gathered;
   for (auto& [name, queue] : queues_) {
     if (queue->in_flight != nullptr) {
-      queue->in_flight->CollectLate(now_ns, &sent, &next_deadline_ns_);
+      queue->in_flight->CollectLate(now_ns, &sent, &next_ns);
     }
     std::erase_if(queue->gathered, [&](const Caller& caller) {
       const bool late = caller.pending->deadline_ns < now_ns;
       if (late) {
         gathered.push_back(caller);
       } else {
-        next_deadline_ns_ = std::min(next_deadline_ns_, caller.pending->deadline_ns);
+        next_ns = std::min(next_ns, caller.pending->deadline_ns);
       }
       return late;
     });
   }
+  deadlines_.Await(next_ns);
   for (Caller& caller : sent) {
     acquires_.Answer(caller, caller.acquisition->may_be_debited ? Outcome::kUnavailable
                                                                 : Outcome::kDeadlineExceeded);
@@ -273,24 +270,6 @@ void BatchQueues::AnswerLate() {
     caller.acquisition->now_ns = now_ns;
     acquires_.Answer(caller, Outcome::kDeadlineExceeded);
   }
-}
-
-void BatchQueues::ArmDeadline() {
-  if (next_deadline_ns_ == kNoDeadline) return;
-  net::EventLoop& loop = context_.loop();
-  const int64_t left_ns = std::max<int64_t>(next_deadline_ns_ - context_.clock().NowNs(), 0);
-  if (left_ns >= net::TimerWheel::kNever - loop.now_ns()) return;
-  const int64_t at_ns = loop.now_ns() + left_ns;
-  if (deadline_.armed() && armed_for_ns_ <= at_ns) return;
-  armed_for_ns_ = at_ns;
-  loop.Arm(deadline_, at_ns);
-}
-
-void BatchQueues::OnDeadline() {
-  if (next_deadline_ns_ != kNoDeadline && context_.clock().NowNs() > next_deadline_ns_) {
-    AnswerLate();
-  }
-  ArmDeadline();
 }
 
 }  // namespace sluice::store::redis

@@ -21,6 +21,7 @@
 #include "server/store/redis/commands/acquire_token_buckets.h"
 #include "server/store/redis/commands/command_context.h"
 #include "server/store/redis/connection/endpoint.h"
+#include "server/store/redis/shard/deadline_timer.h"
 #include "server/store/redis/wire/rule_entry.h"
 #include "server/store/store.h"
 
@@ -34,7 +35,9 @@ class BatchQueues final : private net::IterationHook {
       : context_(context),
         router_(context.router()),
         acquires_(context.acquires()),
-        max_gathered_(max_gathered) {}
+        max_gathered_(max_gathered),
+        deadlines_(context.loop(), context.clock(),
+                   [this](int64_t now_ns) { AnswerLate(now_ns); }) {}
 
   // Answers the caller, or queues it to be sent at the end of this iteration.
   void Add(const Caller& caller);
@@ -108,9 +111,7 @@ class BatchQueues final : private net::IterationHook {
   // It neither waits nor is in flight. Drops the queue if no caller gathered meanwhile.
   void DropIfIdle(Queue& queue);
 
-  void AnswerLate();
-  void ArmDeadline();
-  void OnDeadline();
+  void AnswerLate(int64_t now_ns);
 
   CommandContext& context_;
   Router& router_;
@@ -121,9 +122,7 @@ class BatchQueues final : private net::IterationHook {
   std::vector<Queue*> ready_;
   std::vector<std::unique_ptr<Line>> lines_;
   std::string name_;  // of QueueOf, kept for its memory
-  int64_t next_deadline_ns_ = kNoDeadline;
-  int64_t armed_for_ns_ = 0;  // on the loop's clock
-  net::Timer deadline_{net::Timer::To<&BatchQueues::OnDeadline>, this};
+  DeadlineTimer deadlines_;
 };
 
 }  // namespace sluice::store::redis

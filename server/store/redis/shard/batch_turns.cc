@@ -1,6 +1,7 @@
 #include "server/store/redis/shard/batch_turns.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace sluice::store::redis {
 
@@ -9,6 +10,7 @@ void BatchTurns::Begin(AcquireOperation* operation) {
   pending->batch = true;
   waiting_.push_back({pending, operation->acquisitions});
   waiting_acquisitions_ += operation->acquisitions.size();
+  deadlines_.Await(operation->deadline_ns);
   Serve();
 }
 
@@ -34,6 +36,29 @@ void BatchTurns::Serve() {
     for (Acquisition& acquisition : piece) start_(acquires_.Add(batch.pending, acquisition));
   }
   serving_ = false;
+}
+
+void BatchTurns::AnswerLate(int64_t now_ns) {
+  int64_t next_ns = kNoDeadline;
+  std::vector<Batch> late;
+  std::erase_if(waiting_, [&](const Batch& batch) {
+    if (batch.pending->deadline_ns >= now_ns) {
+      next_ns = std::min(next_ns, batch.pending->deadline_ns);
+      return false;
+    }
+    late.push_back(batch);
+    waiting_acquisitions_ -= batch.left.size();
+    return true;
+  });
+  deadlines_.Await(next_ns);
+  for (const Batch& batch : late) {
+    for (Acquisition& acquisition : batch.left) {
+      Caller caller = acquires_.Add(batch.pending, acquisition);
+      ++started_;
+      acquisition.now_ns = now_ns;
+      acquires_.Answer(caller, Outcome::kDeadlineExceeded);
+    }
+  }
 }
 
 }  // namespace sluice::store::redis

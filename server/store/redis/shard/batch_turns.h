@@ -4,7 +4,8 @@
 // The batches of one connection may have tens of thousands of acquisitions. If all were queued at
 // once, those of other callers would wait behind them. So only kMost acquisitions of all batches
 // are in the queues at a time. Batches take turns, a piece each: a small one does not wait until
-// large ones are done. Operations of a few acquisitions, as unary calls are, take no turns.
+// large ones are done. What waits when its batch's deadline passes is answered then. Operations of
+// a few acquisitions, as unary calls are, take no turns.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_TURNS_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_TURNS_H_
 
@@ -14,8 +15,10 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
+#include "common/clock.h"
 #include "common/net/event_loop.h"
 #include "server/store/redis/commands/pending_acquires.h"
+#include "server/store/redis/shard/deadline_timer.h"
 #include "server/store/store.h"
 
 namespace sluice::store::redis {
@@ -33,8 +36,13 @@ class BatchTurns final : private net::IterationHook {
   // Starts one acquisition, which is answered now or later.
   using Start = absl::AnyInvocable<void(const Caller& caller)>;
 
-  BatchTurns(net::EventLoop& loop, PendingAcquires& acquires, Start start)
-      : loop_(loop), acquires_(acquires), start_(std::move(start)) {}
+  // `clock`: of the deadlines.
+  BatchTurns(net::EventLoop& loop, const common::Clock& clock, PendingAcquires& acquires,
+             Start start)
+      : loop_(loop),
+        acquires_(acquires),
+        start_(std::move(start)),
+        deadlines_(loop, clock, [this](int64_t now_ns) { AnswerLate(now_ns); }) {}
 
   static bool IsBatch(const AcquireOperation& operation) {
     return operation.acquisitions.size() > kFew;
@@ -59,6 +67,7 @@ class BatchTurns final : private net::IterationHook {
 
   void OnIterationEnd() override { Serve(); }
   void Serve();
+  void AnswerLate(int64_t now_ns);
   size_t Room() const { return ended_ ? kMost : kMost - started_; }
 
   net::EventLoop& loop_;
@@ -69,6 +78,7 @@ class BatchTurns final : private net::IterationHook {
   size_t started_ = 0;  // acquisitions of batches, and not answered
   bool serving_ = false;
   bool ended_ = false;
+  DeadlineTimer deadlines_;
 };
 
 }  // namespace sluice::store::redis

@@ -31,7 +31,7 @@ Shard::Shard(StoreState& state, net::EventLoop& loop, net::Resolver& resolver,
           counters_, [this](const Acquisition& acquisition) { local_.LearnRelaxed(acquisition); },
           [this] { turns_.OnAnswered(); }),
       queues_(*this, state.options.max_gathered),
-      turns_(loop_, acquires_, [this](const Caller& caller) { BeginOne(caller); }),
+      turns_(loop_, state.clock, acquires_, [this](const Caller& caller) { BeginOne(caller); }),
       queries_([this](QueryItem& item, int64_t deadline_ns, absl::AnyInvocable<void()> answered) {
         AskFor(item, deadline_ns, std::move(answered));
       }),

@@ -36,8 +36,9 @@ class BatchTurnsTest : public ::testing::Test {
     bool done = false;
   };
 
-  Batch& Begin(char name, size_t count) {
+  Batch& Begin(char name, size_t count, int64_t deadline_ns = kNoDeadline) {
     Batch& batch = batches_.emplace_back(name, count, *rule_);
+    batch.deadline_ns = deadline_ns;
     turns_.Begin(&batch);
     return batch;
   }
@@ -59,7 +60,7 @@ class BatchTurnsTest : public ::testing::Test {
   PendingAcquires acquires_{counters_, [](const Acquisition&) {}, [this] { turns_.OnAnswered(); }};
   std::deque<Caller> started_;
   std::string names_;
-  BatchTurns turns_{*loop_, acquires_, [this](const Caller& caller) {
+  BatchTurns turns_{*loop_, clock_, acquires_, [this](const Caller& caller) {
                       started_.push_back(caller);
                       names_.push_back(static_cast<Batch*>(caller.pending->operation)->name);
                     }};
@@ -98,6 +99,41 @@ TEST_F(BatchTurnsTest, BatchesTakeTurns) {
   while (turns_.waiting() > 0) Answer(BatchTurns::kPiece);
   const std::string piece(BatchTurns::kPiece, 'b');
   EXPECT_EQ(names_.substr(0, 228), piece + std::string(64, 'c') + piece + std::string(36, 'c'));
+}
+
+TEST_F(BatchTurnsTest, AnswersBatchesThatWaitWhenTheirDeadlineHasPassed) {
+  Begin('a', BatchTurns::kMost);
+  const int64_t deadline_ns = clock_.NowNs() + 1'000'000'000;
+  const Batch& late = Begin('b', 100, deadline_ns);
+  const Batch& in_time = Begin('c', 100, deadline_ns + 1'000'000'000);
+  clock_.Advance(1'100'000'000);
+  loop_->RunOnce(0);
+  EXPECT_TRUE(late.done);
+  for (const Acquisition& acquisition : late.all) {
+    ASSERT_EQ(acquisition.outcome, Outcome::kDeadlineExceeded);
+    ASSERT_EQ(acquisition.now_ns, clock_.NowNs());
+  }
+  EXPECT_EQ(turns_.waiting(), 100u);
+  EXPECT_EQ(started_.size(), BatchTurns::kMost);
+  clock_.Advance(1'000'000'000);
+  loop_->RunOnce(0);
+  EXPECT_TRUE(in_time.done);
+  EXPECT_EQ(turns_.waiting(), 0u);
+}
+
+TEST_F(BatchTurnsTest, AnswersTheRestOfABatchPastItsDeadline) {
+  Begin('a', BatchTurns::kMost - 100);
+  const Batch& late = Begin('b', 200, clock_.NowNs() + 1'000'000'000);
+  EXPECT_EQ(turns_.waiting(), 100u);
+  clock_.Advance(1'100'000'000);
+  loop_->RunOnce(0);
+  EXPECT_EQ(turns_.waiting(), 0u);
+  EXPECT_FALSE(late.done);
+  Answer(started_.size());
+  EXPECT_TRUE(late.done);
+  EXPECT_EQ(late.all.back().outcome, Outcome::kDeadlineExceeded);
+  Begin('c', BatchTurns::kMost);
+  EXPECT_EQ(started_.size(), BatchTurns::kMost) << "those that were late take no room";
 }
 
 TEST_F(BatchTurnsTest, StartsAllAtTheEnd) {
