@@ -231,8 +231,9 @@ void Overview::RequestSnapshot(size_t loop) {
 void Overview::Send(size_t loop, Event event) {
   LoopReaders& on = *loops_[loop];
   if (on.events.size() >= kMostEvents) {
-    // The loop is seconds behind. Its readers go on with one snapshot.
-    on.events.clear();
+    // The loop is seconds behind. Its readers go on with one snapshot. One that is being sent is
+    // not dropped: those at the end of its round would get none for as long as the loop is behind.
+    on.events.erase(on.events.begin() + (on.events.front().snapshot ? 1 : 0), on.events.end());
     for (const std::unique_ptr<Reader>& reader : on.readers) {
       if (reader->state == Reader::State::kLive) reader->state = Reader::State::kNeedsSnapshot;
     }
