@@ -210,6 +210,20 @@ TEST_P(OnceContractTest, ARepeatedForcedGrantSaysWhatWasForgiven) {
   }
 }
 
+TEST_P(OnceContractTest, AForcedGrantOfMorePermitsThanADoubleCountsSaysWhatWasForgiven) {
+  // A permit costs a nanosecond.
+  constexpr uint64_t kMaxOwed = (uint64_t{1} << 55) + 1;
+  const auto rule =
+      Register(1, algorithm::MakeTokenBucket({1'000'000'000, kSecond}, 10, 0), false, kMaxOwed);
+  for (const bool again : {false, true}) {
+    const Acquired forced = Ask({{rule.get(), "{k}", uint64_t{1} << 56}}, IdOf(1),
+                                {.want_receipt = true, .debit = store::Debit::kForced});
+    ASSERT_TRUE(forced.granted());
+    EXPECT_EQ(forced.repeated, again);
+    EXPECT_EQ(forced.charges[0].forgiven, (uint64_t{1} << 56) - kMaxOwed - 10);
+  }
+}
+
 TEST_P(OnceContractTest, AShadowGrantThatTookNothingIsRemembered) {
   const auto rule = TokenBucket(1, 1, 1, 0, /*shadow=*/true);
   Acquire(store(), *rule, "k");

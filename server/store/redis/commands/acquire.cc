@@ -35,7 +35,9 @@ AcquireCommand::AcquireCommand(CommandContext& context, absl::Span<const Bucket>
     const Acquisition& acquisition = *caller.acquisition;
     // An account of it is kept in the buckets.
     if (acquisition.settle_within_ns != 0) command_.DecideHere();
-    if (acquisition.debit == Debit::kIfAllowed || acquisition.charged_by == nullptr) continue;
+    if (acquisition.debit == Debit::kIfAllowed) continue;
+    // Else the script divides no costs by those of a permit.
+    if (acquisition.charged_by == nullptr && acquisition.once == nullptr) continue;
     for (const Charge& charge : acquisition.charges) {
       if (charge.permits > kMaxForcedTogether) command_.DecideHere();
     }

@@ -36,14 +36,12 @@ local function force(id, count, gives_back, remembers, i, reply)
     return count * u + carry, product - carry * base
   end
 
-  -- How often (unit_u, unit_t) fits into (u, t).
+  -- How often (unit_u, unit_t) fits into (u, t): less than 2^38 times, so the quotient of doubles
+  -- is off by one at most.
   local function quotient(u, t, unit_u, unit_t, base)
     local count = floor((u * base + t) / (unit_u * base + unit_t))
-    while count > 0 do
-      local whole_u, whole_t = multiple(count, unit_u, unit_t, base)
-      if not before(u, t, whole_u, whole_t) then break end
-      count = count - 1
-    end
+    local whole_u, whole_t = multiple(count, unit_u, unit_t, base)
+    if before(u, t, whole_u, whole_t) then return count - 1 end
     local more_u, more_t = multiple(count + 1, unit_u, unit_t, base)
     return before(u, t, more_u, more_t) and count or count + 1
   end
