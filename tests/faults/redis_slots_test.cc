@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/bounds.h"
 #include "server/algorithm/make_parameters.h"
 #include "tests/support/fault_proxy.h"
 #include "tests/support/jumping_clock.h"
@@ -177,6 +178,24 @@ TEST_F(RedisSlotsTest, CoversManyLimits) {
   }
   RedisCalls(server_).Call({"FLUSHALL"});
   for (uint32_t i = 0; i < kLimits; ++i) ExpectClosedUntil(ends_ns[i], one_, *rules[i], 1);
+}
+
+TEST_F(RedisSlotsTest, LimitsThatAreUsedAtOnceLeaveHalfOfTheFenceToGrantTimes) {
+  std::vector<std::shared_ptr<const Rule>> rules;
+  std::vector<std::vector<Charge>> batch;
+  for (uint32_t i = 0; i < 300; ++i) {
+    rules.push_back(MakeRule(i, *algorithm::MakeConcurrency(1, kLongHoldNs)));
+    one_.store().Register(rules.back());
+    batch.push_back({{rules.back().get(), "k", 1}});
+  }
+  for (const Acquired& taken : AcquireBatch(one_.store(), batch, {.want_receipt = true})) {
+    EXPECT_TRUE(taken.granted());
+  }
+  const std::string fence = RedisCalls(server_).Call({"GET", "sluice:identity"}).text;
+  const auto ends = static_cast<size_t>(std::count(fence.begin(), fence.end(), '#'));
+  EXPECT_GT(ends, 1u);
+  // And the one for the further limits.
+  EXPECT_LE(ends, common::bounds::kMaxLimitsPromised / 2 + 1);
 }
 
 TEST_F(RedisSlotsTest, NodesRenewOneReceiptAtTheSameTime) {

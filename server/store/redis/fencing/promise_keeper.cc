@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
@@ -44,6 +45,7 @@ void PromiseKeeper::Drop() {
   adopted_ = false;
   raising_ = false;
   wanted_ = {};
+  sent_ = {};
 }
 
 bool PromiseKeeper::MayPromise(absl::Span<const LimitPromise> promises, int64_t now_us) {
@@ -55,7 +57,8 @@ bool PromiseKeeper::MayPromise(absl::Span<const LimitPromise> promises, int64_t 
     const int64_t ahead_us = promise.until_us - now_us;
     std::string name =
         hold ? HoldsEntry(promise.limit, promise.hold_for_us) : std::string(promise.limit);
-    const bool room = fence_.limits.contains(name) || HasRoom(hold);
+    const bool near = !hold && ahead_us <= kNearPromiseUs;
+    const bool room = !near && HasRoom(name, hold);
     if (hold && !room) name = HoldsEntryOfAny(promise.hold_for_us);
     // Ends close no limit for longer than hold_for, so their steps need not be short.
     const int64_t step_us = StepUs(hold ? std::max(ahead_us, kNearPromiseUs + 1) : ahead_us);
@@ -63,7 +66,7 @@ bool PromiseKeeper::MayPromise(absl::Span<const LimitPromise> promises, int64_t 
     may = may && promise.until_us <= promised_us;
     if (promise.until_us + step_us <= promised_us) continue;
     const int64_t to_us = promise.until_us + 2 * step_us;
-    if (!hold && (ahead_us <= kNearPromiseUs || !room)) {
+    if (!hold && !room) {
       wanted_.all_us = std::max(wanted_.all_us, to_us);
     } else {
       int64_t& wanted_us = wanted_.limits[name].promised_us;
@@ -75,21 +78,35 @@ bool PromiseKeeper::MayPromise(absl::Span<const LimitPromise> promises, int64_t 
   return may;
 }
 
-bool PromiseKeeper::HasRoom(bool hold) const {
+bool PromiseKeeper::HasRoom(const std::string& name, bool hold) const {
   using common::bounds::kMaxLimitsPromised;
-  if (!hold) return fence_.limits.size() < kMaxLimitsPromised;
+  // What is being raised is not in fence_ yet.
+  const LimitTable* const tables[] = {&fence_.limits, &sent_.limits, &wanted_.limits};
+  const auto knows = [&](const LimitTable* table) { return table->contains(name); };
+  if (absl::c_any_of(tables, knows)) return true;
+  size_t limits = 0;
+  size_t holds = 0;
+  for (const LimitTable* const table : tables) {
+    for (const auto& [entry, times] : *table) {
+      // An entry that is in an earlier table, too, was counted there.
+      if (table != tables[0] && fence_.limits.contains(entry)) continue;
+      if (table == tables[2] && sent_.limits.contains(entry)) continue;
+      ++limits;
+      if (absl::StrContains(entry, '#')) ++holds;
+    }
+  }
   // The other half is left to grant times: without room they are promised for all limits.
-  const auto holds = std::count_if(fence_.limits.begin(), fence_.limits.end(), [](const auto& one) {
-    return one.first.find('#') != std::string::npos;
-  });
-  return static_cast<size_t>(holds) < kMaxLimitsPromised / 2;
+  return hold ? holds < kMaxLimitsPromised / 2 : limits < kMaxLimitsPromised;
 }
 
 void PromiseKeeper::SendWanted() {
   if (raising_ || wanted_.empty()) return;
   raising_ = true;
-  Send(std::exchange(wanted_, {}), [this](bool) {
+  sent_ = std::exchange(wanted_, {});
+  Send(sent_, [this, of = adoption_](bool) {
+    if (of != adoption_) return;
     raising_ = false;
+    sent_ = {};
     SendWanted();
   });
 }

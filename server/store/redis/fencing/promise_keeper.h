@@ -56,8 +56,8 @@ class PromiseKeeper {
   void Lift(const std::string& limit, int64_t until_us, absl::AnyInvocable<void(bool)> done);
 
  private:
-  // Whether the fence has room for one limit more; `hold`: for the ends of its holds.
-  bool HasRoom(bool hold) const;
+  // Whether the fence has the entry, will have it, or has room for it; `hold`: of ends of holds.
+  bool HasRoom(const std::string& name, bool hold) const;
   void Send(const PromiseRaise& raise, absl::AnyInvocable<void(bool)> done);
   // Sends what is wanted, one raise after the other.
   void SendWanted();
@@ -72,6 +72,7 @@ class PromiseKeeper {
   int64_t passed_us_ = 0;
   PromiseRaise wanted_;
   bool raising_ = false;
+  PromiseRaise sent_;  // while raising_
 };
 
 }  // namespace sluice::store::redis
