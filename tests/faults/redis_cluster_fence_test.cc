@@ -156,6 +156,35 @@ TEST_F(RedisClusterFenceTest, OnlyLimitsWithFarBookingsStayClosedAtTheServerThat
   }
 }
 
+TEST_F(RedisClusterFenceTest, LiftedFloorOpensAlsoSlotsThatBringEndsOfHoldsAlong) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  RedisNode node(cluster_.url());
+  const auto slots = MakeRule(41, *algorithm::MakeConcurrency(1, 600 * kSecond));
+  node.store().Register(slots);
+  const std::string key = KeyAt(cluster_, *slots, 0);
+  ASSERT_TRUE(Acquire(node.store(), *slots, key, 1, {.want_receipt = true}).granted());
+  const auto lowered = MakeRule(41, *algorithm::MakeConcurrency(1, kSecond));
+  node.store().Register(lowered);
+  cluster_.Call(0, {"FLUSHALL"});
+  EXPECT_EQ(AcquireWhenBack(node, *lowered, key).outcome, Outcome::kDenied);
+  cluster_.Move(SlotOfBucket(*lowered, key), 0, 2);
+  RedisNode late(cluster_.url());
+  late.store().Register(lowered);
+  const Acquired denied = AcquireWhenBack(late, *lowered, key);
+  EXPECT_EQ(denied.outcome, Outcome::kDenied);
+  EXPECT_GT(denied.retry_after_ns, 500 * kSecond);
+  Notification done;
+  late.store().LiftFloor(lowered->limit_name, [&](std::optional<int64_t>) { done.Notify(); });
+  done.Wait();
+  for (RedisNode* asked : {&late, &node}) {
+    int tries = 0;
+    while (AcquireWhenBack(*asked, *lowered, key).retry_after_ns > 100 * kSecond) {
+      ASSERT_LT(++tries, 1000) << "it stays closed";
+      PassTime(std::chrono::milliseconds(10));
+    }
+  }
+}
+
 TEST(RedisClusterGuardTest, RefusesPrimaryThatServesWithoutReplicas) {
   RedisCluster cluster({.replicas = 1, .guarded = false});
   EXPECT_TRUE(cluster.AwaitInfo(0, "connected_slaves:1"));

@@ -180,6 +180,10 @@ struct FencingToken {
   int64_t OwnFloorOf(std::string_view limit) const;
   // The latest of its own floor and the ends of its holds that were lost; 0: there are none.
   int64_t LatestOwnOf(std::string_view limit) const;
+  // The ends of holds that were lost, of the limit or (empty) of any.
+  void ForEachHoldsFloor(
+      std::string_view limit,
+      absl::FunctionRef<void(int64_t hold_for_us, int64_t floor_us)> visit) const;
 
   // Exists as long as the fence stands. Empty: the fence is being read; scripts refuse.
   std::string word_key;
@@ -203,10 +207,6 @@ struct FencingToken {
   // A limit of slots that has the floor floor_us is closed for its hold_for from then on. This is
   // later if holds that were lost had a longer one, so that they all have ended when it opens.
   int64_t FloorOfSlots(const Rule& rule, int64_t floor_us) const;
-  // The ends of holds that were lost, of the limit or (empty) of any.
-  void ForEachHoldsFloor(
-      std::string_view limit,
-      absl::FunctionRef<void(int64_t hold_for_us, int64_t floor_us)> visit) const;
 };
 
 // A grant time that is to be promised for a limit; or the end of a hold of its slots.

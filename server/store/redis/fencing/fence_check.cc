@@ -345,10 +345,10 @@ void FenceCheck::Watch() {
   if (!endpoint_.unavailable() && !reading_) BeforeSend();
 }
 
-void FenceCheck::Lift(const std::string& limit, int64_t until_us,
-                      absl::AnyInvocable<void(bool)> done) {
+void FenceCheck::Lift(const std::string& limit, const std::set<std::string>& holds,
+                      int64_t until_us, absl::AnyInvocable<void(bool)> done) {
   promises_.Lift(
-      limit, until_us, [this, limit, until_us, done = std::move(done)](bool lifted) mutable {
+      limit, holds, until_us, [this, limit, until_us, done = std::move(done)](bool lifted) mutable {
         if (lifted && options_.log != nullptr) {
           options_.log->Warning(
               "redis_floor_lifted",

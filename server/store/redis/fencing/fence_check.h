@@ -89,8 +89,10 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   bool MayPromise(absl::Span<const LimitPromise> promises, int64_t now_us) {
     return promises_.MayPromise(promises, now_us);
   }
-  // Lifts the limit's own floor up to until_us. `done` gets whether the server did it.
-  void Lift(const std::string& limit, int64_t until_us, absl::AnyInvocable<void(bool)> done);
+  // Lifts the limit's own floor up to until_us. `holds`: as PromiseKeeper::Lift. `done` gets
+  // whether the server did it.
+  void Lift(const std::string& limit, const std::set<std::string>& holds, int64_t until_us,
+            absl::AnyInvocable<void(bool)> done);
   // Empty: not known yet.
   const std::string& identity() const { return server_.identity; }
 

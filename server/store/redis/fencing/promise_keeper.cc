@@ -115,14 +115,15 @@ void PromiseKeeper::Read() {
   if (adopted_) Send({}, [](bool) {});
 }
 
-void PromiseKeeper::Lift(const std::string& limit, int64_t until_us,
-                         absl::AnyInvocable<void(bool)> done) {
+void PromiseKeeper::Lift(const std::string& limit, const std::set<std::string>& holds,
+                         int64_t until_us, absl::AnyInvocable<void(bool)> done) {
   if (!adopted_) return done(false);
   PromiseRaise raise;
+  for (const std::string& name : holds) raise.limits[name].lifted_us = until_us;
   raise.limits[limit].lifted_us = until_us;
-  const std::string holds = absl::StrCat(limit, "#");
+  const std::string prefix = absl::StrCat(limit, "#");
   for (const auto& [name, times] : fence_.limits) {
-    if (absl::StartsWith(name, holds)) raise.limits[name].lifted_us = until_us;
+    if (absl::StartsWith(name, prefix)) raise.limits[name].lifted_us = until_us;
   }
   Send(raise, std::move(done));
 }

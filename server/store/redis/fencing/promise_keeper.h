@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -52,8 +53,10 @@ class PromiseKeeper {
   bool MayPromise(absl::Span<const LimitPromise> promises, int64_t now_us);
   // Learns what other nodes have raised.
   void Read();
-  // Lifts the limit's floors and promises up to until_us. `done` gets whether it was lifted.
-  void Lift(const std::string& limit, int64_t until_us, absl::AnyInvocable<void(bool)> done);
+  // Lifts the limit's floors and promises up to until_us. `holds`: names of ends of its holds that
+  // others have (HoldsEntry): slots bring them along. `done` gets whether it was lifted.
+  void Lift(const std::string& limit, const std::set<std::string>& holds, int64_t until_us,
+            absl::AnyInvocable<void(bool)> done);
 
  private:
   // Whether the fence has the entry, will have it, or has room for it; `hold`: of ends of holds.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -51,10 +52,16 @@ bool ClusterRouter::MayPromise(Endpoint& endpoint, absl::Span<const LimitPromise
 void ClusterRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone done) {
   // At all servers up to the latest floor that any of them or a slot has, since slots move.
   int64_t floor_us = 0;
+  std::set<std::string> holds;
+  const auto add = [&](const FencingToken& token) {
+    floor_us = std::max(floor_us, token.LatestOwnOf(limit));
+    token.ForEachHoldsFloor(
+        limit, [&](int64_t hold_for_us, int64_t) { holds.insert(HoldsEntry(limit, hold_for_us)); });
+  };
   bool known = !by_place_.empty();
   for (const ClusterPrimary* const primary : by_place_) {
     known = known && !primary->token().word_key.empty();
-    floor_us = std::max(floor_us, primary->token().LatestOwnOf(limit));
+    add(primary->token());
   }
   for (uint16_t slot = 0; slot < kSlots; ++slot) {
     const uint16_t place = slots_.map().OwnerOf(slot);
@@ -62,7 +69,7 @@ void ClusterRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone
     if (place == SlotMap::kNoOwner || noted == nullptr || noted->limits.empty()) continue;
     FencingToken token = by_place_[place]->token();
     token.slot = noted;
-    floor_us = std::max(floor_us, token.LatestOwnOf(limit));
+    add(token);
   }
   if (!known || floor_us <= now_us) return done(known ? 0 : -1);
   struct Lifting {
@@ -73,7 +80,7 @@ void ClusterRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone
   const auto lifting =
       std::make_shared<Lifting>(Lifting{by_place_.size(), floor_us, std::move(done)});
   for (ClusterPrimary* const primary : by_place_) {
-    primary->Lift(limit, floor_us, [lifting](bool lifted) {
+    primary->Lift(limit, holds, floor_us, [lifting](bool lifted) {
       if (!lifted) lifting->floor_us = -1;
       if (--lifting->open == 0) lifting->done(lifting->floor_us);
     });

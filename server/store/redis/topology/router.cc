@@ -22,7 +22,7 @@ void SingleRouter::LiftFloor(const std::string& limit, int64_t now_us, LiftDone 
   if (token().word_key.empty()) return done(-1);
   const int64_t floor_us = token().LatestOwnOf(limit);
   if (floor_us <= now_us) return done(0);
-  Lift(limit, floor_us,
+  Lift(limit, /*holds=*/{}, floor_us,
        [floor_us, done = std::move(done)](bool lifted) mutable { done(lifted ? floor_us : -1); });
 }
 
