@@ -970,6 +970,40 @@ TEST(RedisScriptsTest, SlotNotesTheLatestFloorsThatItBrings) {
   EXPECT_EQ(note(0, many), "1099");
 }
 
+TEST(RedisScriptsTest, SlotNotesEndsOfHoldsApartFromFloorsOfLimits) {
+  std::map<std::string, int64_t> floors = {{"rate", 2'000}};
+  const auto note = [&] {
+    FenceStep step;
+    step.write = *Fence::Parse("x 1 w 0 0 0 0");
+    step.write.floor_us = 1'000;
+    for (const auto& [name, at_us] : floors) step.write.limits[name].floor_us = at_us;
+    Scripts::Get().Call({"DEL", "slot:fence"});
+    Scripts::Get().Call({"DEL", "slot:floor"});
+    Scripts::Get().Call(
+        ReplaceFenceWords(step, "slot:fence", "", std::vector<std::string>{"slot:floor"}));
+    return ParseSlotFloors(Scripts::Get().Call({"GET", "slot:floor"}).text);
+  };
+  floors[HoldsEntry("calls", 60'000'000)] = 61'000'000;
+  EXPECT_EQ(note().limits, (decltype(SlotFloors::limits)(floors.begin(), floors.end())));
+  // Too many: those of all limits are put together.
+  for (int i = 0; i < 200; ++i) {
+    floors[HoldsEntry(absl::StrCat("calls", i), 60'000'000)] = 50'000'000 + i;
+  }
+  floors[HoldsEntry("others", 1 << 20)] = 1'500'000;
+  const decltype(SlotFloors::limits) together = {{HoldsEntryOfAny(60'000'000), 61'000'000},
+                                                 {HoldsEntryOfAny(1 << 20), 1'500'000}};
+  SlotFloors noted = note();
+  EXPECT_EQ(noted.floor_us, 1'000);
+  EXPECT_EQ(noted.limits.at("rate"), 2'000);
+  noted.limits.erase("rate");
+  EXPECT_EQ(noted.limits, together);
+  // All limits get the latest floor of one, not the end of a hold.
+  for (int i = 0; i < 100; ++i) floors[absl::StrCat("limit", i)] = 3'000 + i;
+  noted = note();
+  EXPECT_EQ(noted.floor_us, 3'099);
+  EXPECT_EQ(noted.limits, together);
+}
+
 TEST(RedisScriptsTest, DecideNothingWhenFenceWasReplaced) {
   Bucket bucket = NewBucket(*algorithm::MakeTokenBucket({1, 1'000'000'000}, 10, 0));
   FenceStep step;

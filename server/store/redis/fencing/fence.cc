@@ -36,29 +36,13 @@ std::string AfterFloor(const Fence& fence) {
   return text;
 }
 
-// Of single limits, for the notes of slots. If they take much of a note's 1 KiB, the ends of holds
-// are put together: the limits of slots may be closed for longer, but no others.
+// Of single limits, for the notes of slots.
 std::string FloorsOfLimits(const LimitTable& limits) {
-  constexpr size_t kMostWithEachHold = 512;
   std::string all;
-  std::string rates;
-  std::map<std::string, int64_t> ends;
   for (const auto& [limit, times] : limits) {
-    if (times.Floor() == 0) continue;
-    const std::string one = absl::StrCat(" ", limit, " ", times.Floor());
-    all += one;
-    int64_t hold_for_us = 0;
-    const size_t mark = limit.find('#');
-    if (mark == std::string::npos || !absl::SimpleAtoi(limit.substr(mark + 1), &hold_for_us)) {
-      rates += one;
-    } else {
-      int64_t& end_us = ends[HoldsEntryOfAny(hold_for_us)];
-      end_us = std::max(end_us, times.Floor());
-    }
+    if (times.Floor() != 0) absl::StrAppend(&all, " ", limit, " ", times.Floor());
   }
-  if (all.size() <= kMostWithEachHold) return all;
-  for (const auto& [entry, end_us] : ends) absl::StrAppend(&rates, " ", entry, " ", end_us);
-  return rates;
+  return all;
 }
 
 // The node that wrote `found`, because data was lost, did not know of all promises.
@@ -88,6 +72,14 @@ std::string HoldsEntry(std::string_view limit, int64_t hold_for_us) {
 
 std::string HoldsEntryOfAny(int64_t hold_for_us) {
   return HoldsEntry("", static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(hold_for_us))));
+}
+
+int64_t HoldForOf(std::string_view name) {
+  int64_t hold_for_us = 0;
+  const size_t mark = name.find('#');
+  const bool holds = mark != std::string_view::npos &&
+                     absl::SimpleAtoi(common::ToAbsl(name.substr(mark + 1)), &hold_for_us);
+  return holds ? hold_for_us : 0;
 }
 
 int64_t FencingToken::OwnFloorOf(std::string_view limit) const {

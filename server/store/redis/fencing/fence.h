@@ -99,6 +99,8 @@ using LimitTable = std::map<std::string, LimitTimes, std::less<>>;
 std::string HoldsEntry(std::string_view limit, int64_t hold_for_us);
 // The one for any limit, with a hold_for that is rounded up, so that there are few of them.
 std::string HoldsEntryOfAny(int64_t hold_for_us);
+// The hold_for_us of such a name; 0: it is the name of a limit.
+int64_t HoldForOf(std::string_view name);
 // The limit's times, or none.
 const LimitTimes& TimesOf(const LimitTable& limits, std::string_view limit);
 
@@ -146,6 +148,7 @@ struct Fence {
 struct SlotFloors {
   int64_t floor_us = 0;
   std::map<std::string, int64_t, std::less<>> limits;
+  bool operator==(const SlotFloors&) const = default;
 };
 // Of its note; a note of another form has none.
 SlotFloors ParseSlotFloors(std::string_view note);

@@ -3,8 +3,8 @@
 #define SLUICE_SERVER_STORE_REDIS_FENCING_KNOWN_FENCES_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,9 +45,18 @@ class KnownFences {
     if (fence.Same(before) && fence.raises < before.raises) known->second = before;
     // Only moved: what was promised still holds.
     if (!fence.Same(before) && fence.floor_us == before.floor_us) known->second.Merge(before);
-    int64_t floor_us = fence.floor_us;
-    for (const auto& [limit, times] : fence.limits) floor_us = std::max(floor_us, times.Floor());
-    if (floor_us > MaxFloorUs()) max_floor_us_.store(floor_us);
+    SlotFloors latest = *latest_;
+    latest.floor_us = std::max(latest.floor_us, fence.floor_us);
+    for (const auto& [limit, times] : fence.limits) {
+      const int64_t hold_for_us = HoldForOf(limit);
+      if (hold_for_us == 0) {
+        latest.floor_us = std::max(latest.floor_us, times.Floor());
+      } else if (times.Floor() > 0) {
+        int64_t& end_us = latest.limits[HoldsEntryOfAny(hold_for_us)];
+        end_us = std::max(end_us, times.Floor());
+      }
+    }
+    if (latest != *latest_) latest_ = std::make_shared<const SlotFloors>(std::move(latest));
     return true;
   }
 
@@ -65,14 +74,18 @@ class KnownFences {
     fences_.erase(key);
   }
 
-  // The greatest floor of all fences that were ever adopted, those of single limits included.
-  int64_t MaxFloorUs() const { return max_floor_us_.load(std::memory_order_relaxed); }
+  // What a slot may have brought along whose note is not read yet: the latest floor of all fences
+  // that were ever adopted, those of single limits included, and the ends of holds of all limits.
+  std::shared_ptr<const SlotFloors> Latest() const {
+    common::MutexLock lock(&mu_);
+    return latest_;
+  }
 
  private:
   mutable common::Mutex mu_;
   absl::flat_hash_map<std::string, Fence> fences_ ABSL_GUARDED_BY(mu_);
-  // The loop that adopts a fence sees its floor; other loops see it when they adopt the fence.
-  std::atomic<int64_t> max_floor_us_{0};
+  std::shared_ptr<const SlotFloors> latest_ ABSL_GUARDED_BY(mu_) =
+      std::make_shared<const SlotFloors>();
 };
 
 }  // namespace sluice::store::redis

@@ -8,8 +8,10 @@
 --            so not among KEYS
 --
 -- Notes 'FLOOR NAME FLOOR NAME FLOOR ...' in each slot: the floor of all limits, and later ones of
--- single limits. If that is longer than 1024 bytes, which there are once per slot, all limits get
--- the latest.
+-- single limits and of ends of holds ('LIMIT#MICROSECONDS', fence.h). If that is longer than 1024
+-- bytes, which there are once per slot, the ends of holds of all limits are put together
+-- ('#MICROSECONDS', rounded up to a power of two). If it still is, all limits get the latest floor
+-- of single limits.
 --
 -- Returns the fence afterwards.
 local found = redis.call('GET', KEYS[1])
@@ -29,20 +31,45 @@ redis.call('SET', KEYS[3], 'm')
 redis.call('APPEND', KEYS[3], 'm')
 if floor == 0 and ARGV[6] == '' then return fence end
 
+-- Under which name the ends of holds of all limits are put together; nil: these are none.
+local function holds_of_any(name)
+  local hold_for = tonumber(string.match(name, '#(%d+)$'))
+  if not hold_for then return nil end
+  local rounded = 1
+  while rounded < hold_for do rounded = rounded * 2 end
+  return string.format('#%.0f', rounded)
+end
+
 -- What is to be noted where `noted` is.
 local function note(noted)
   local all = math.max(floor, tonumber(string.match(noted, '^%d+') or '0'))
-  local latest, limits = all, {}
+  local latest, limits, rates, holds = all, {}, {}, {}
   for _, text in ipairs({ARGV[6], string.match(noted, '^%d+(.*)$') or ''}) do
     for name, at in string.gmatch(text, ' (%S+) (%d+)') do
       at = tonumber(at)
-      if at > (limits[name] or all) then limits[name] = at end
-      if at > latest then latest = at end
+      local function add(to, as)
+        if at > (to[as] or all) then to[as] = at end
+      end
+      add(limits, name)
+      local together = holds_of_any(name)
+      if together then
+        add(holds, together)
+      else
+        add(rates, name)
+        latest = math.max(latest, at)
+      end
     end
   end
-  local text = string.format('%.0f', all)
-  for name, at in pairs(limits) do text = text .. string.format(' %s %.0f', name, at) end
-  return #text <= 1024 and text or string.format('%.0f', latest)
+  local function text_of(at, ...)
+    local text = string.format('%.0f', at)
+    for _, floors in ipairs({...}) do
+      for name, its in pairs(floors) do text = text .. string.format(' %s %.0f', name, its) end
+    end
+    return text
+  end
+  local text = text_of(all, limits)
+  if #text > 1024 then text = text_of(all, rates, holds) end
+  return #text <= 1024 and text or text_of(latest, holds)
 end
 local notes = {}  -- most slots have the same
 for i = 7, #ARGV do

@@ -37,10 +37,11 @@ const FencingToken& ClusterRouter::TokenFor(Endpoint& endpoint, std::string_view
   primary.BeforeSend();
   token_ = primary.token();
   token_.as_argument = true;
-  const auto& noted = slots_.FloorsOf(SlotOf(key));
-  token_.floor_us = std::max(
-      token_.floor_us, noted == nullptr ? context_.fence.known.MaxFloorUs() : noted->floor_us);
-  if (noted != nullptr && !noted->limits.empty()) token_.slot = noted;
+  const auto& read = slots_.FloorsOf(SlotOf(key));
+  const auto latest = read == nullptr ? context_.fence.known.Latest() : nullptr;
+  const auto& noted = read == nullptr ? latest : read;
+  token_.floor_us = std::max(token_.floor_us, noted->floor_us);
+  if (!noted->limits.empty()) token_.slot = noted;
   return token_;
 }
 

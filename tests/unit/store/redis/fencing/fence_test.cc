@@ -11,6 +11,7 @@
 #include <string>
 
 #include "server/algorithm/make_parameters.h"
+#include "server/store/redis/fencing/known_fences.h"
 #include "server/store/redis/wire/hash_slot.h"
 
 namespace sluice::store::redis {
@@ -311,11 +312,10 @@ store::Rule SlotsOf(const std::string& limit, int64_t hold_for_us) {
 }
 
 // When slots of the rule are granted again.
-int64_t OpensAt(const Fence& fence, const store::Rule& rule, const std::string& note = "") {
+int64_t OpensAt(const Fence& fence, const store::Rule& rule) {
   FencingToken token;
   token.floor_us = fence.floor_us;
   token.limits = std::make_shared<const LimitTable>(fence.limits);
-  if (!note.empty()) token.slot = std::make_shared<const SlotFloors>(ParseSlotFloors(note));
   return token.FloorOf(rule) + rule.parameters.concurrency.hold_for_ns / 1000;
 }
 
@@ -338,23 +338,22 @@ TEST(FenceTest, ClosesSlotsUntilHoldsOfALongerHoldForHaveEnded) {
   EXPECT_EQ(OpensAt(lost, SlotsOf("calls", kSecondUs)), 118 * kSecondUs);
 }
 
-TEST(FenceTest, NotesOfSlotsPutTheHoldsOfManyLimitsTogether) {
-  FenceStep step;
-  step.write = FenceOf("a", 3, "w");
-  step.write.floor_us = 100 * kSecondUs;
-  const auto note = [&] { return "100000000" + ReplaceFenceWords(step, "fence", "").back(); };
-  step.write.limits["rate"].floor_us = 400 * kSecondUs;
-  const Fence none = FenceOf("a", 3, "w");
-  for (const int limits : {1, 200}) {
-    for (int i = 0; i < limits; ++i) {
-      const std::string limit = "calls" + std::to_string(i);
-      step.write.limits[HoldsEntry(limit, 60 * kSecondUs)].floor_us = (140 + i % 7) * kSecondUs;
-    }
-    EXPECT_LE(note().size(), 1024u);
-    EXPECT_EQ(ParseSlotFloors(note()).limits.at("rate"), 400 * kSecondUs);
-    EXPECT_EQ(OpensAt(none, SlotsOf("calls0", kSecondUs), note()),
-              (limits == 1 ? 140 : 146) * kSecondUs);
-  }
+TEST(FenceTest, SlotWithoutAReadNoteHasTheLatestFloorsAndEndsOfHolds) {
+  KnownFences known;
+  EXPECT_EQ(*known.Latest(), SlotFloors());
+  Fence fence = FenceOf("a", 3, "w");
+  fence.floor_us = 100 * kSecondUs;
+  fence.limits["rate"].floor_us = 120 * kSecondUs;
+  fence.limits["lifted"] = {.floor_us = 900 * kSecondUs, .lifted_us = 900 * kSecondUs};
+  fence.limits[HoldsEntry("calls", 60 * kSecondUs)].floor_us = 150 * kSecondUs;
+  ASSERT_TRUE(known.Adopt("fence", fence));
+  FencingToken token;
+  token.slot = known.Latest();
+  token.floor_us = token.slot->floor_us;
+  EXPECT_EQ(token.FloorOf("other"), 120 * kSecondUs);
+  // Until the hold that may have been there has ended.
+  EXPECT_EQ(token.FloorOf(SlotsOf("calls", kSecondUs)), 149 * kSecondUs);
+  EXPECT_EQ(token.FloorOf(SlotsOf("calls", 60 * kSecondUs)), 120 * kSecondUs);
 }
 
 TEST(FenceTest, KeepsPromisesOfLimitsIfNothingWasLost) {
