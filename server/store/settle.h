@@ -12,7 +12,7 @@
 // A last settlement also ends the slots of the acquisition. An acquisition without settle_within
 // has no account. It is settled as long as it holds slots: if actuals are named it gets an account,
 // which ends at once, and so the same call again is answered alike. Otherwise the stores remember
-// its receipt for a while (OutcomeOfUsed).
+// its receipt for a while (OutcomeOfUsed, NumberOfNamed).
 #ifndef SLUICE_SERVER_STORE_SETTLE_H_
 #define SLUICE_SERVER_STORE_SETTLE_H_
 
@@ -24,6 +24,7 @@
 #include <numeric>
 #include <optional>
 
+#include "absl/hash/hash.h"
 #include "absl/types/span.h"
 #include "common/bounds.h"
 #include "server/algorithm/estimates.h"
@@ -31,6 +32,12 @@
 #include "server/store/store.h"
 
 namespace sluice::store {
+
+inline bool NamesActual(const SettleOperation& operation) {
+  const size_t charges = operation.charges.size() + operation.deleted.size();
+  return std::any_of(operation.actual, operation.actual + charges,
+                     [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });
+}
 
 template <OpenForDecision Bucket>
 class Settling {
@@ -52,9 +59,10 @@ class Settling {
   // Whether it can charge what the work took only if missing buckets of rates are made: they were
   // full again, and so were dropped.
   bool NeedsMissingBuckets() {
-    if (operation_->estimate || !NamesActual()) return false;
+    if (operation_->estimate || !NamesActual(*operation_) || !FindHolds()) return false;
+    for (const size_t i : Order()) Resolve(i);
     for (size_t i = 0; i < buckets_.size(); ++i) {
-      if (buckets_[i].missing() && !IsSlots(i)) return FindHolds();
+      if (buckets_[i].missing() && !IsSlots(i) && ChargesMore(i)) return true;
     }
     return false;
   }
@@ -66,7 +74,7 @@ class Settling {
     const bool held = FindHolds();
     std::optional<algorithm::Estimate> one = Find();
     if (!one.has_value() && !held) return SettleOutcome::kUnknown;
-    if (!one.has_value() && !operation_->estimate && NamesActual()) {
+    if (!one.has_value() && !operation_->estimate && NamesActual(*operation_)) {
       if (!BeginAccounts()) return SettleOutcome::kNoRoom;
       one = Find();
     }
@@ -165,10 +173,8 @@ class Settling {
     return rates && operation_->estimate ? SettleOutcome::kLate : SettleOutcome::kSettled;
   }
 
-  bool NamesActual() const {
-    return std::any_of(operation_->actual, operation_->actual + charges_,
-                       [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });
-  }
+  // REQUIRES: Resolve(i).
+  bool ChargesMore(size_t i) const { return parts_[i].actual > operation_->charges[i].permits; }
   // Begins an account in each bucket of a rate. Returns false, and begins none, if there is no room
   // for all. A bucket that found no room is full: it needs no account unless it is charged more.
   bool BeginAccounts() {
@@ -176,8 +182,7 @@ class Settling {
     for (size_t i = 0; i < buckets_.size(); ++i) {
       if (IsSlots(i)) continue;
       const bool room = buckets_[i].missing()
-                            ? overflow_ == OverflowPolicy::kAllow ||
-                                  parts_[i].actual <= operation_->charges[i].permits
+                            ? overflow_ == OverflowPolicy::kAllow || !ChargesMore(i)
                             : buckets_[i].HasRoomForEstimate(now_ns_);
       if (!room) return false;
     }
@@ -290,6 +295,15 @@ inline SettleOutcome OutcomeOfUsed(const SettleOperation& operation, bool settle
       std::all_of(operation.actual, operation.actual + operation.charges.size(),
                   [](uint64_t actual) { return actual == SettleOperation::kAsTaken; });
   return as_taken ? SettleOutcome::kSettled : SettleOutcome::kAlreadySettled;
+}
+
+// A settlement that named actuals leaves no account if all buckets of its rates were full again,
+// and so were dropped. Under this number, which no receipt has, the memory store remembers which
+// ones it named, so that the same call again is answered alike. Only for this process.
+inline uint64_t NumberOfNamed(const SettleOperation& operation) {
+  const size_t charges = operation.charges.size() + operation.deleted.size();
+  return absl::HashOf(operation.receipt_id, absl::MakeConstSpan(operation.actual, charges)) |
+         uint64_t{1} << 63;
 }
 
 template <OpenForDecision Bucket>

@@ -307,6 +307,27 @@ TEST_P(SettleSeveralContractTest, ChargesTheExcessToARateThatIsFullAgain) {
   }
 }
 
+TEST_P(SettleSeveralContractTest, ChargesNoExcessToARateThatIsFullAgainAndAnswersRepetitionsAlike) {
+  const RulePtr slots = Register(1, algorithm::MakeConcurrency(10, kHour));
+  const RulePtr rate = Register(2, algorithm::MakeTokenBucket({10, kSecond}, 10, 0));
+  const std::vector<Charge> charges = {{slots.get(), "k", 1}, {rate.get(), "k", 6}};
+  const Acquired taken = Acquire(store(), charges, {.want_receipt = true});
+  ASSERT_TRUE(taken.granted());
+  Advance(10 * kSecond);
+  for (int n = 0; n < 1000; ++n) store().Maintain();
+  const uint64_t buckets = store().Stats().buckets;
+  const auto settle = [&](uint64_t actual) {
+    return Settle(store(), taken.receipt_id, charges, {kAsTaken, actual}, {.estimate = false})
+        .outcome;
+  };
+  EXPECT_EQ(settle(6), SettleOutcome::kSettled);
+  EXPECT_LE(store().Stats().buckets, buckets) << "a full bucket needs no account";
+  EXPECT_EQ(settle(6), SettleOutcome::kSettled);
+  EXPECT_EQ(settle(5), SettleOutcome::kAlreadySettled);
+  EXPECT_EQ(settle(6), SettleOutcome::kSettled);
+  EXPECT_EQ(Remaining(*rate, "k"), 10);
+}
+
 TEST_P(SettleSeveralContractTest, RepeatedGrantIsWorthNothingWithoutItsSlots) {
   const RulePtr slots = Register(1, algorithm::MakeConcurrency(2, 30 * kSecond));
   const std::vector<Charge> charges = {{slots.get(), "k", 1}};

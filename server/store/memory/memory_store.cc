@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/internal/raw_logging.h"
 #include "absl/base/optimization.h"
 #include "absl/container/flat_hash_map.h"
@@ -612,10 +613,22 @@ std::optional<SettleOutcome> MemoryStore::SettleNow(SettleOperation* operation, 
   SettleOutcome outcome = store::Settle(operation, absl::MakeSpan(buckets), at_ns, overflow_);
   if (!operation->estimate) {
     // Under the buckets' locks, as in RefundBuckets.
-    if (outcome == SettleOutcome::kSettled) settled_receipts_.Add(receipt_id);
+    if (outcome == SettleOutcome::kSettled) {
+      settled_receipts_.Add(receipt_id);
+      const bool has_account = absl::c_any_of(buckets, [&](const LockedBucket& bucket) {
+        return bucket.FindEstimate(receipt_id).has_value();
+      });
+      if (NamesActual(*operation) && !has_account) {
+        settled_receipts_.Add(NumberOfNamed(*operation));
+      }
+    }
     if (outcome == SettleOutcome::kUnknown) {
       outcome = OutcomeOfUsed(*operation, settled_receipts_.Contains(receipt_id),
                               used_receipts_.Contains(receipt_id));
+      if (outcome == SettleOutcome::kAlreadySettled &&
+          settled_receipts_.Contains(NumberOfNamed(*operation))) {
+        outcome = SettleOutcome::kSettled;
+      }
     }
   }
   UnlockAll(absl::MakeSpan(buckets), at_ns);
