@@ -357,7 +357,9 @@ inline constexpr size_t ThirdOf(size_t left) { return left / 3 + (left % 3 == 0 
 // left for all, a connection a third of that (service/remembered_room.h). With less memory
 // (--memory_limit) there are fewer.
 inline constexpr size_t kMaxRememberedGrants = size_t{1} << 20;
-inline constexpr size_t kRememberedGrantBytes = 96;
+inline constexpr size_t kRememberedGrantBytes = 64;
+// On average over all of them.
+inline constexpr size_t kRememberedCountedBytes = 32;
 
 // Callers of an event loop that wait for Redis, and commands that wait for room: a second's worth
 // of what a loop and a Redis can do. Further ones are answered as if Redis were unavailable.

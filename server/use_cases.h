@@ -47,7 +47,8 @@ struct UseCases {
     alarm.Stop();
   }
 
-  // Grants remembered in this process take at most an eighth of what peers may make it hold.
+  // Grants remembered in this process take at most an eighth of what peers may make it hold, and
+  // what they forgave at most half as much (kRememberedCountedBytes).
   static size_t MostRemembered(const store::Store& store, const common::MemoryBudget& memory) {
     if (store.Shared()) return common::bounds::kMaxRememberedGrants;
     const auto room = static_cast<size_t>(memory.limit()) / 8;

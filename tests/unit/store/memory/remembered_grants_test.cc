@@ -106,7 +106,8 @@ TEST_F(RememberedGrantsTest, RemembersWhatForcedGrantsCountedForOneOfEight) {
     });
   };
   for (uint64_t n = 0; n < kGrants; ++n) ask(n);
-  EXPECT_LE((grants_.memory_bytes() - empty) / kGrants, common::bounds::kRememberedGrantBytes);
+  EXPECT_LE((grants_.memory_bytes() - empty) / kGrants,
+            common::bounds::kRememberedGrantBytes + common::bounds::kRememberedCountedBytes);
   uint64_t known = 0;
   for (uint64_t n = 0; n < kGrants; ++n) {
     const std::optional<Grant> grant = ask(n);
@@ -127,9 +128,9 @@ TEST_F(RememberedGrantsTest, AGrantTakesAtMost64Bytes) {
   for (uint64_t n = 0; n < 1'000'000; ++n) {
     Ask(n, 0);
     if ((n & (n - 1)) != 0 || n < 100'000) continue;
-    EXPECT_LE((grants_.memory_bytes() - empty) / n, 64u) << n;
+    EXPECT_LE((grants_.memory_bytes() - empty) / n, common::bounds::kRememberedGrantBytes) << n;
   }
-  EXPECT_LE((grants_.memory_bytes() - empty) / 1'000'000, 64u);
+  EXPECT_LE((grants_.memory_bytes() - empty) / 1'000'000, common::bounds::kRememberedGrantBytes);
 }
 
 }  // namespace
