@@ -352,10 +352,10 @@ inline constexpr size_t kMaxBookingsPerConnection = size_t{1} << 18;
 inline constexpr size_t ThirdOf(size_t left) { return left / 3 + (left % 3 == 0 ? 0 : 1); }
 
 // Grants that are remembered under request ids for a minute. In memory 64 bytes each, and of one in
-// eight up to 256 more for what it forgave: 96 MB in all. In Redis about 200 bytes each. Enough for
-// 17,000 acquisitions a second that are executed once. A limit or a client may have as many as are
-// left for all, a connection a third of that (service/remembered_room.h). With less memory
-// (--memory_limit) there are fewer.
+// eight up to 256 more for what it forgave: 96 MB in all. In Redis about 200 bytes each, and up to
+// 336 more for what it forgave. Enough for 17,000 acquisitions a second that are executed once. A
+// limit or a client may have as many as are left for all, a connection a third of that
+// (service/remembered_room.h). With less memory (--memory_limit) there are fewer.
 inline constexpr size_t kMaxRememberedGrants = size_t{1} << 20;
 inline constexpr size_t kRememberedGrantBytes = 64;
 // On average over all of them.
