@@ -36,6 +36,11 @@ class BatchTurnsTest : public ::testing::Test {
     bool done = false;
   };
 
+  // What was begun has memory until it is answered.
+  void TearDown() override {
+    while (!started_.empty()) Answer(started_.size());
+  }
+
   Batch& Begin(char name, size_t count, int64_t deadline_ns = kNoDeadline) {
     Batch& batch = batches_.emplace_back(name, count, *rule_);
     batch.deadline_ns = deadline_ns;
