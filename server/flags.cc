@@ -553,9 +553,12 @@ std::vector<PortFlag> PortsOf(const Flags& flags) {
 }
 
 void SetListen(const std::string& port, net::Address listen, Flags* flags) {
-  if (port == "data") flags->listen = std::move(listen);
+  if (port == "data") {
+    flags->listen = std::move(listen);
+    return;
+  }
   for (const OptionalPort& one : kOptionalPorts) {
-    if (port == one.name) flags->*one.listen = std::move(listen);
+    if (port == one.name) flags->*one.listen = listen;
   }
 }
 

@@ -172,7 +172,7 @@ void HoldKeeper::Plan(const Slots& slots, TimePoint at) {
 }
 
 void HoldKeeper::Unplan(HeldSlots& slots) {
-  if (slots.planned.has_value()) agenda_.erase(*std::exchange(slots.planned, std::nullopt));
+  if (const auto planned = std::exchange(slots.planned, std::nullopt)) agenda_.erase(*planned);
 }
 
 std::optional<TimePoint> HoldKeeper::NextTimer() {

@@ -451,7 +451,7 @@ void BucketState::ForEachBooking(absl::FunctionRef<void(const Booking&)> visit, 
   if (calendar_ == nullptr) return;
   std::visit([&](const auto& calendar) { calendar.ForEach(visit, skip, count); },
              calendar_->bookings);
-  if (!converting() || calendar_->conversion->left() == 0) return;
+  if (!converting() || !calendar_->conversion->old.has_value()) return;
   const size_t converted = bookings() - calendar_->conversion->left();
   const size_t visited = std::min(count, converted - std::min(skip, converted));
   skip = calendar_->conversion->copied + std::max(skip, converted) - converted;

@@ -161,8 +161,7 @@ class Reader {
     }
     std::vector<Client> clients(list->items.size());
     for (size_t i = 0; i < clients.size(); ++i) {
-      const absl::Status read =
-          ReadClient(list->items[i], absl::StrCat("clients[", i, "]"), &clients[i]);
+      absl::Status read = ReadClient(list->items[i], absl::StrCat("clients[", i, "]"), &clients[i]);
       if (!read.ok()) return read;
     }
     return clients;
@@ -347,6 +346,7 @@ class Reader {
 
   absl::Status ReadCalls(const YamlNode& node, const std::string& path, Client* client) const {
     std::vector<std::string_view> names;
+    names.reserve(access::kCalls);
     for (size_t i = 0; i < access::kCalls; ++i) {
       names.push_back(access::CallName(static_cast<access::Call>(i)));
     }
@@ -354,7 +354,7 @@ class Reader {
     const YamlNode* const value = Find(node, "calls");
     if (value == nullptr)
       return Error(node.place, absl::StrCat(path, ".calls: is missing; ", form));
-    const absl::Status read = ForEachValue(
+    absl::Status read = ForEachValue(
         *value, absl::StrCat(path, ".calls"), form, /*secret=*/false,
         [&](std::string_view text, TextPlace) -> Advice {
           const auto call = access::FindCall(text);

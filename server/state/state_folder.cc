@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(std::string path,
     // Else it might be gone after a power failure, and buckets would be full.
     const int parent = openat(folder->folder_fd_, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool synced = parent >= 0 && fsync(parent) == 0;
-    const absl::Status status = synced ? absl::OkStatus() : SystemError("cannot sync its parent");
+    absl::Status status = synced ? absl::OkStatus() : SystemError("cannot sync its parent");
     if (parent >= 0) close(parent);
     if (!synced) return status;
   }
