@@ -71,8 +71,7 @@ concept OpenForTickets =
     OpenForDecision<Bucket> &&
     requires(Bucket& bucket, const Bucket& view, uint64_t permits, int64_t now_ns,
              const QueuePlace* place, const QueuePlace::Next& next) {
-      // Callers with earlier tickets need the slots. Null: the caller does not
-      // wait.
+      // Callers with earlier tickets need the slots. Null: the caller does not wait.
       { view.IsBehind(place, permits, now_ns) } -> std::same_as<bool>;
       { bucket.LeaveTicket(*place, permits, now_ns) };
       { bucket.DropTicket(*place, next, now_ns) };
