@@ -221,7 +221,7 @@ TEST_F(LoadTest, AnOldServerThatIsKilledAtAnyMomentGrantsNothingTwice) {
     });
     EXPECT_TRUE(Eventually([&] { return granted > 20; }));
     std::unique_ptr<ServerProcess> next = StartNew({"--threads=2"}, /*in_background=*/true);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 120'000));
     server_->Kill();
     next->ReadUntilReady();
     stop = true;

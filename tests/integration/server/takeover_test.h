@@ -50,6 +50,7 @@ class TakeoverTest : public ServerTest {
                                                                   .in_background = in_background});
   }
   void StartFirst(std::vector<std::string> more = {}) {
+    server_.reset();  // else the first server takes over from one of an earlier round
     Start({.limits = kTakeoverLimits, .flags = Flags(std::move(more))});
     ASSERT_TRUE(server_->ready()) << server_->log();
   }
