@@ -600,9 +600,9 @@ int Run(Flags flags, const sigset_t& signals) {
   }
   const common::SystemClock clock;
   common::Log log(clock, flags.log_level, STDERR_FILENO);
-  std::optional<takeover::Giver> giver;
+  std::unique_ptr<takeover::Giver> giver;
   if (!flags.takeover.empty()) {
-    giver.emplace(
+    giver = std::make_unique<takeover::Giver>(
         takeover::Giver::Options{
             .version = SLUICE_VERSION,
             .in_redis = flags.in_redis,
@@ -615,7 +615,7 @@ int Run(Flags flags, const sigset_t& signals) {
     if (const int code = server->Start(); code != kDone) {
       return code == kStopped ? kDone : code;
     }
-    const End end = server->AwaitEnd(giver.has_value() ? &*giver : nullptr);
+    const End end = server->AwaitEnd(giver.get());
     if (end != End::kHandOver) {
       UnblockSignals(signals);
       if (end == End::kShared) GiveUpFiles(inherited.sockets);

@@ -352,7 +352,8 @@ std::vector<std::pair<std::string, absl::Status>> LimitRegistry::RestoreAdmin(
 absl::Status LimitRegistry::EndTemporary(std::string_view name, int64_t now_ns) {
   common::MutexLock change(&change_mu_);
   const auto put = sources_.temporary.find(name);
-  if (put == sources_.temporary.end() || *put->second->ends_at_ns > now_ns) {
+  if (put == sources_.temporary.end() ||
+      put->second->ends_at_ns.value_or(LimitTable::kNoEnd) > now_ns) {
     return absl::NotFoundError(
         absl::StrCat("name: no change of the limit \"", common::ToAbsl(name), "\" has ended"));
   }
@@ -441,7 +442,8 @@ absl::Status LimitRegistry::Publish(Sources next, std::string_view put) {
   table->limit_id_end_ = static_cast<uint32_t>(limit_ids_.size());
   table->admin_changes_ = next.AdminChanges();
   for (const auto& [name, spec] : next.temporary) {
-    table->first_end_ns_ = std::min(table->first_end_ns_, *spec->ends_at_ns);
+    table->first_end_ns_ =
+        std::min(table->first_end_ns_, spec->ends_at_ns.value_or(LimitTable::kNoEnd));
   }
 
   if (before_change_) {

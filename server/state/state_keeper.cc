@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<StateKeeper>> StateKeeper::Open(Options options, 
 }
 
 StateKeeper::~StateKeeper() {
-  if (sources_.has_value()) sources_->registry.BeforeChange(nullptr).IgnoreError();
+  if (sources_ != nullptr) sources_->registry.BeforeChange(nullptr).IgnoreError();
   StopCopies();
 }
 
@@ -213,7 +213,7 @@ absl::Status StateKeeper::Begin(Sources sources) {
   if (folder_ == nullptr) return absl::OkStatus();
   run_id_ = common::RandomWord() | 1;  // not 0
   if (options_.after_crash == AfterCrash::kTrust) trusted_ = LoadedIds();
-  sources_.emplace(std::move(sources));
+  sources_ = std::make_unique<const Sources>(std::move(sources));
   absl::Status status = sources_->registry.BeforeChange(
       [this](const limits::LimitTable& table) { return NoteHoldTerms(table); });
   if (status.ok()) status = NoteRun();

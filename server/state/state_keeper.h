@@ -151,9 +151,9 @@ class StateKeeper {
   store::ClosedSlots closed_slots_;
   HoldTerms hold_terms_;  // of one change of limits at a time
   uint64_t run_id_ = 0;
-  std::array<uint64_t, 2> trusted_ = {};  // as StateFolder::Run
-  int failed_copies_ = 0;                 // in a row
-  std::optional<Sources> sources_;        // absent: not begun
+  std::array<uint64_t, 2> trusted_ = {};    // as StateFolder::Run
+  int failed_copies_ = 0;                   // in a row
+  std::unique_ptr<const Sources> sources_;  // null: not begun
 
   common::Mutex mu_;
   common::CondVar wake_;

@@ -224,6 +224,7 @@ void Connection::AnswerRefusal() {
     PlanTimer();
     return;
   }
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): who calls this has one.
   const Problem refusal = *std::move(refusal_);
   refusal_.reset();
   refuse_at_ns_ = 0;

@@ -201,7 +201,7 @@ void LimitAdminService::UndoEndedChanges() {
 absl::Status LimitAdminService::RecordStart(access::AuditRecord record) const {
   if (audit_ == nullptr) return absl::OkStatus();
   record.started = true;
-  const absl::Status written = audit_->Write(record);
+  absl::Status written = audit_->Write(record);
   if (written.ok()) return written;
   log_.Error("audit_log_failed", {{"call", record.call}, {"error", written.message()}});
   return common::errors::NotAuditable(common::ToStd(written.message()));
@@ -217,7 +217,7 @@ absl::Status LimitAdminService::Record(const access::AuditRecord& record) const 
                              {"request", common::errors::Shown(record.request, 1024)},
                              {"outcome", outcome}});
   if (audit_ == nullptr) return absl::OkStatus();
-  const absl::Status written = audit_->Write(record);
+  absl::Status written = audit_->Write(record);
   if (written.ok()) return written;
   log_.Error("audit_log_failed", {{"call", record.call}, {"error", written.message()}});
   return common::errors::NotAudited(common::ToStd(written.message()));

@@ -355,7 +355,8 @@ class SettlePart final : public SettleOperation {
 
 }  // namespace
 
-void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, SettleOperation* operation) {
+void StartCrossSlot(Shard& shard, const std::vector<ChargeGroup>& groups,
+                    SettleOperation* operation) {
   const bool actuals =
       std::any_of(operation->actual, operation->actual + operation->charges.size(),
                   [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });

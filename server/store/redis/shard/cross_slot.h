@@ -46,7 +46,8 @@ void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, const Caller&
 void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, RefundOperation* operation);
 // The same. kSeveralSlots if it had settle_within or names actuals: only slots are ended across
 // slots of a Cluster.
-void StartCrossSlot(Shard& shard, std::vector<ChargeGroup> groups, SettleOperation* operation);
+void StartCrossSlot(Shard& shard, const std::vector<ChargeGroup>& groups,
+                    SettleOperation* operation);
 
 }  // namespace sluice::store::redis
 

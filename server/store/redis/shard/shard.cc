@@ -144,8 +144,8 @@ void Shard::Begin(RefundOperation* operation) {
 
 void Shard::Begin(SettleOperation* operation) {
   if (router_->Splits() && operation->charges.size() > 1) {
-    std::vector<ChargeGroup> groups = GroupsOf(*this, operation->charges);
-    if (groups.size() > 1) return StartCrossSlot(*this, std::move(groups), operation);
+    const std::vector<ChargeGroup> groups = GroupsOf(*this, operation->charges);
+    if (groups.size() > 1) return StartCrossSlot(*this, groups, operation);
   }
   StartSettle(*this, operation);
 }
