@@ -10,6 +10,15 @@ namespace sluice {
 
 using client_internal::Await;
 
+namespace {
+
+template <typename T>
+void Refuse(Callback<T>&& done, const char* why) {
+  done(Status(StatusCode::kUnimplemented, why));
+}
+
+}  // namespace
+
 Result<Decision> Connection::AcquireBlocking(const Acquisition& acquisition, const Call& call) {
   return Await<Result<Decision>>(
       [&](Callback<Decision> done) { Acquire(acquisition, call, std::move(done)); });
@@ -34,7 +43,7 @@ Result<RefundResult> Connection::RefundBlocking(std::string_view receipt, const 
 
 void Connection::Renew(std::span<const std::string> /*receipts*/, const Call& /*call*/,
                        Callback<std::vector<Renewal>> done) {
-  done(Status(StatusCode::kUnimplemented, "this connection has no slots to renew"));
+  Refuse(std::move(done), "this connection has no slots to renew");
 }
 
 Result<std::vector<Renewal>> Connection::RenewBlocking(std::span<const std::string> receipts,
@@ -44,7 +53,7 @@ Result<std::vector<Renewal>> Connection::RenewBlocking(std::span<const std::stri
 }
 
 void Connection::Settle(const Settlement&, const Call&, Callback<SettleResult> done) {
-  done(Status(StatusCode::kUnimplemented, "this connection does not settle"));
+  Refuse(std::move(done), "this connection does not settle");
 }
 
 Result<SettleResult> Connection::SettleBlocking(const Settlement& settlement, const Call& call) {
@@ -54,7 +63,7 @@ Result<SettleResult> Connection::SettleBlocking(const Settlement& settlement, co
 
 void Connection::SettleBatch(std::span<const Settlement> /*batch*/, const Call& /*call*/,
                              Callback<BatchSettlements> done) {
-  done(Status(StatusCode::kUnimplemented, "this connection does not settle"));
+  Refuse(std::move(done), "this connection does not settle");
 }
 
 Result<BatchSettlements> Connection::SettleBatchBlocking(std::span<const Settlement> batch,

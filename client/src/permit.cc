@@ -12,7 +12,6 @@ namespace sluice {
 
 using client_internal::Await;
 using client_internal::HeldSlots;
-using client_internal::HoldKeeper;
 using std::chrono::nanoseconds;
 
 namespace {

@@ -89,6 +89,7 @@ void Settlements::Send(Kind kind, std::vector<Charge> actual, const CallOptions&
   CallOptions at_server = options;
   at_server.server = server_;
   Status refused;
+  Callback<SettleResult> not_sent;
   std::optional<Task> first;
   {
     common::MutexLock lock(&mu_);
@@ -105,9 +106,11 @@ void Settlements::Send(Kind kind, std::vector<Charge> actual, const CallOptions&
         ending_ = kind;
       }
       first = Enqueue(std::move(task));
+    } else {
+      not_sent = std::move(done);
     }
   }
-  if (!refused.ok() && done != nullptr) return done(std::move(refused));
+  if (not_sent != nullptr) return not_sent(std::move(refused));
   if (first.has_value()) Go(std::make_shared<Task>(*std::move(first)));
 }
 
@@ -184,7 +187,7 @@ Settlements::Task Settlements::Last() {
   return task;
 }
 
-void Settlements::Go(std::shared_ptr<Task> task) {
+void Settlements::Go(const std::shared_ptr<Task>& task) {
   if (task->dropped) {
     CallOptions options = {.deadline = std::min(core_->options().deadline, kLongestAttempt)};
     if (!Anywhere(*task)) options.server = server_;
@@ -233,7 +236,8 @@ void Settlements::Ended(const std::shared_ptr<Task>& task, Result<SettleResult> 
       }
       if (next_.has_value()) {
         under_way_ = true;
-        next = std::make_shared<Task>(*std::exchange(next_, std::nullopt));
+        next = std::make_shared<Task>(*std::move(next_));
+        next_.reset();
       }
     } else {
       next = task;
@@ -241,7 +245,7 @@ void Settlements::Ended(const std::shared_ptr<Task>& task, Result<SettleResult> 
   }
   if (next == task) return Retry(task);
   for (const Callback<SettleResult>& done : task->done) done(result);
-  if (next != nullptr) Go(std::move(next));
+  if (next != nullptr) Go(next);
 }
 
 void Settlements::Retry(const std::shared_ptr<Task>& task) {

@@ -67,7 +67,7 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
   std::optional<Task> Enqueue(Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What Drop sends.
   Task Last() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Go(std::shared_ptr<Task> task);
+  void Go(const std::shared_ptr<Task>& task);
   void Ended(const std::shared_ptr<Task>& task, Result<SettleResult> result);
   void Retry(const std::shared_ptr<Task>& task);
   void Note(const Task& task, const Result<SettleResult>& result)

@@ -7,8 +7,6 @@
 
 namespace sluice::service {
 
-namespace errors = common::errors;
-
 void AcquireCall::SetRequestId(std::string_view bytes) {
   if (begun_ > common::bounds::kMaxBatch) return;
   items_.back().options.once = true;

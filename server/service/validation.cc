@@ -249,7 +249,7 @@ absl::Status CheckReason(std::string_view reason) {
 }
 
 absl::StatusOr<int64_t> CheckExpiresAfter(WireDuration expires_after) {
-  const auto after_ns = ToNanoseconds("expires_after", expires_after);
+  auto after_ns = ToNanoseconds("expires_after", expires_after);
   if (!after_ns.ok()) return after_ns.status();
   if (*after_ns >= bounds::kMinExpiresAfterNs && *after_ns <= bounds::kMaxExpiresAfterNs) {
     return after_ns;

@@ -459,7 +459,10 @@ RenewOutcome Renew(Renewal* renewal, absl::Span<Bucket> buckets, int64_t now_ns)
   }
   for (size_t i = 0; i < buckets.size(); ++i) {
     int64_t held_for_ns = renewal->charges[i].rule->parameters.concurrency.hold_for_ns;
-    if (held(i)) held_for_ns = *buckets[i].RenewHold(renewal->receipt_id, now_ns) - now_ns;
+    if (held(i)) {
+      const std::optional<int64_t> end_ns = buckets[i].RenewHold(renewal->receipt_id, now_ns);
+      if (end_ns.has_value()) held_for_ns = *end_ns - now_ns;
+    }
     renewal->held_for_ns = std::min(renewal->held_for_ns, held_for_ns);
   }
   return RenewOutcome::kRenewed;

@@ -22,22 +22,21 @@ using common::bounds::kMaxTakeoverDescriptors;
 using std::chrono::steady_clock;
 
 int Giver::fd() const {
-  return link_.has_value() ? link_->fd()
-                           : ports_.at(kTakeoverPort).sockets->sockets().front().get();
+  return link_ != nullptr ? link_->fd() : ports_.at(kTakeoverPort).sockets->sockets().front().get();
 }
 
 int Giver::timeout_ms() const {
-  if (!link_.has_value()) return -1;
+  if (link_ == nullptr) return -1;
   const auto left = offer_end_ - steady_clock::now();
   return static_cast<int>(std::max<int64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1, 0));
 }
 
 Giver::State Giver::Proceed() {
-  if (!link_.has_value()) {
+  if (link_ == nullptr) {
     net::Descriptor socket(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.open()) return state_;
-    link_.emplace(std::move(socket));
+    link_ = std::make_unique<Link>(std::move(socket));
     absl::Status status = link_->CheckPeer();
     if (status.ok()) status = Offer();
     if (status.ok()) return state_;
@@ -127,7 +126,7 @@ absl::StatusOr<bool> Giver::AwaitLoaded() {
   if (status.ok()) status = link_->Send(Kind::kYours);
   if (status.ok()) return true;
   // The other process decides once it reads that this one has ended without taking the state back.
-  const absl::Status told = link_->Send(Kind::kTakenBack);
+  absl::Status told = link_->Send(Kind::kTakenBack);
   if (!told.ok() && !absl::IsUnavailable(told)) return told;
   End(status);
   return false;

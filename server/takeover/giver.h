@@ -7,7 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -65,7 +65,7 @@ class Giver {
   const PortSockets& ports_;
   common::Log& log_;
   State state_ = State::kListening;
-  std::optional<Link> link_;  // absent: kListening
+  std::unique_ptr<Link> link_;  // null: kListening
   std::chrono::steady_clock::time_point offer_end_;
   absl::Status sent_;  // the state
 };

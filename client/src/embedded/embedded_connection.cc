@@ -228,6 +228,7 @@ class EmbeddedConnection final : public Connection,
     limiter_.Query(&asked, DeadlineNs(call), &AlreadyAnswered<service::QueryCall>, nullptr);
     if (!asked.status().ok()) return done(FromAbsl(asked.status()));
     std::vector<BucketStatus> answers;
+    answers.reserve(asked.size());
     for (size_t i = 0; i < asked.size(); ++i) answers.push_back(StatusOf(asked.bucket(i)));
     done(std::move(answers));
   }
@@ -303,14 +304,17 @@ class EmbeddedConnection final : public Connection,
 
   void RunAfter(nanoseconds delay, std::function<void()> fn) override {
     uint64_t id = 0;
+    std::function<void()> at_once;
     {
       MutexLock lock(&mu_);
-      if (!closed_ && delay.count() > 0) {
+      if (closed_ || delay.count() <= 0) {
+        at_once = std::move(fn);
+      } else {
         id = ++last_timer_;
         timers_.emplace(id, std::move(fn));
       }
     }
-    if (id == 0) return fn();
+    if (at_once != nullptr) return at_once();
     clock_.RunAt(clock_.Now() + delay, [weak = weak_from_this(), id] {
       if (const auto self = weak.lock(); self != nullptr) self->OnTimer(id);
     });

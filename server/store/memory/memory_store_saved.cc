@@ -98,7 +98,7 @@ bool BucketIndex::Restore(const Rule& rule, std::string_view key, BucketState st
   auto owned = std::make_unique<BucketState>(std::move(state));
   const Counts counts = CountsOf(*owned);
   if (!RestoreWord(rule, key, Record::WordOf(owned.get()))) return false;
-  owned.release();
+  (void)owned.release();  // the word has it
   Recount(rule, /*maker=*/0, {}, counts);
   return true;
 }

@@ -250,7 +250,7 @@ void RpcCall::RefuseCaller(const absl::Status& status, bool wrong_token) {
 }
 
 bool RpcCall::AuthorizeAgain() {
-  if (caller_ == nullptr) return true;
+  if (caller_ == nullptr || !method_->options.call.has_value()) return true;
   caller_ = access::Clients::Current(std::move(caller_));
   const absl::Status checked = caller_->Check(*method_->options.call);
   if (checked.ok()) return true;

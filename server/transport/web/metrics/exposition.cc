@@ -50,13 +50,13 @@ bool Exposition::Step(std::string* text) {
       Append(EnvoyCallFamilies(sources_.envoy->Calls(),
                                sources_.admin.GetServerStats().totals.methods),
              false, text);
-      reader_.emplace(*sources_.envoy, sources_.admin.List());
+      reader_ =
+          std::make_unique<envoy::HitCounters::Reader>(*sources_.envoy, sources_.admin.List());
       stage_ = Stage::kReadEnvoy;
       return true;
     case Stage::kReadEnvoy:
-      // NOLINTNEXTLINE(bugprone-unchecked-optional-access): made in the stage before.
       if (reader_->ReadPiece()) return true;
-      hits_.emplace(reader_->Take(), common::bounds::kMaxMetricLimits);
+      hits_ = std::make_unique<EnvoyHitFamilies>(reader_->Take(), common::bounds::kMaxMetricLimits);
       stage_ = Stage::kWriteEnvoy;
       return true;
     case Stage::kWriteEnvoy: {

@@ -3,7 +3,7 @@
 #define SLUICE_SERVER_TRANSPORT_WEB_METRICS_EXPOSITION_H_
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "common/bounds.h"
@@ -42,8 +42,8 @@ class Exposition {
   OpenFiles files_;
   LimitFamilies limits_;
   // Of Envoy's limits.
-  std::optional<envoy::HitCounters::Reader> reader_;
-  std::optional<EnvoyHitFamilies> hits_;
+  std::unique_ptr<envoy::HitCounters::Reader> reader_;  // null before kReadEnvoy
+  std::unique_ptr<EnvoyHitFamilies> hits_;              // null before kWriteEnvoy
 };
 
 }  // namespace sluice::metrics
