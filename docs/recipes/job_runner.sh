@@ -10,6 +10,6 @@ if [ $# -lt 2 ]; then
 fi
 tenant=$1
 shift
-# --wait: stand in line at the server for up to 10 minutes. --retry: stand in line again, also if
+# --wait: wait in the server's slot queue for up to 10 minutes. --retry: join it again, also if
 # the server was not reachable. --on-lost=term: end a job whose slot another job may have.
 exec sluice run --limit jobs --key "$tenant" --wait=10m --retry --on-lost=term -- "$@"

@@ -35,7 +35,7 @@ struct KeyUse {
   int64_t remaining = 0;
   uint64_t capacity = 0;
   std::chrono::nanoseconds reset_after{0};
-  uint64_t waiting = 0;                          // reservations whose grant time is to come
+  uint64_t waiting = 0;                          // reservations to come; callers in slot queues
   std::chrono::nanoseconds next_grant_after{0};  // until the first of these grant times
   // Why the bucket could not be read (the shared store is unavailable); empty: it was read.
   std::string bucket_error = {};
@@ -83,14 +83,14 @@ struct StoreStatus {
   std::string last_error = {};  // why it was last unavailable
   std::vector<UnavailableDecisions> decided_while_unavailable = {};
   std::vector<DifferingLimit> differing = {};
-  std::vector<StoreNode> nodes = {};  // only if a limit is split or relaxed
+  std::vector<StoreNode> nodes = {};  // only if a limit needs them; see admin.proto
 };
 
 struct ConfigStatus {
   std::string version = {};  // SHA-256 of the active file, in hex; empty: no file
   std::chrono::system_clock::time_point active_since = {};
   std::string path = {};
-  std::string last_error = {};  // of the last reload that failed; empty: none
+  std::string last_error = {};  // why the file as it is now was refused; empty: it is active
   std::chrono::system_clock::time_point last_error_at = {};
   uint64_t reloads = 0;
   uint64_t failed_reloads = 0;
@@ -237,8 +237,8 @@ class AdminClient {
   Result<HoldList> ListHolds(std::string_view limit, std::string_view key, uint32_t max_holds = 0);
   // Takes the slots of a hold back. Returns whether there was such a hold.
   Result<bool> EndHold(std::string_view limit, std::string_view key, uint64_t id);
-  // Opens a limit that waits for grant times that were promised before Redis lost its data. Returns
-  // until when it would have stayed closed; nullopt: it had no floor of its own.
+  // Opens a limit that waits for grant times, or for ends of holds, that were promised before Redis
+  // lost its data. Returns until when it would have stayed closed; nullopt: it had no floor of its own.
   Result<std::optional<std::chrono::system_clock::time_point>> LiftFloor(std::string_view limit);
   // `limit` empty: all limits. max_keys 0: 20.
   Result<KeyList> ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys);

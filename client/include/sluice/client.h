@@ -6,10 +6,11 @@
 //   if (!decision.ok()) { ... unknown limit, bad key ... }
 //   if (decision->granted) { ... do the work ... } else { ... decision->retry_after ... }
 //
-// A denial is a Decision, not an error. If no server decides in time (unreachable, overloaded,
-// draining), ClientOptions::on_unavailable makes the Decision; its source is kUnavailable and its
-// status has the cause. Other failures are errors, that is, a Result without a value: NOT_FOUND
-// (unknown limit), INVALID_ARGUMENT, UNAUTHENTICATED, INTERNAL.
+// A denial is a Decision, not an error. If no server decides in time (unreachable, draining, or
+// RESOURCE_EXHAUSTED: overload, or a bound of this client), ClientOptions::on_unavailable makes the
+// Decision; its source is kUnavailable and its status has the cause. Other failures are errors,
+// that is, a Result without a value: NOT_FOUND (unknown limit), INVALID_ARGUMENT, UNAUTHENTICATED,
+// PERMISSION_DENIED, FAILED_PRECONDITION, INTERNAL.
 #ifndef SLUICE_CLIENT_H_
 #define SLUICE_CLIENT_H_
 

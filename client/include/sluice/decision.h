@@ -48,7 +48,7 @@ struct Acquisition {
   // acquisition with the same id then takes nothing and gets that grant again (Decision::repeated),
   // from any server of the same Redis. CallOptions::exactly_once makes an id for each call; set one
   // here to repeat an acquisition over several calls. Not with hold, nor on limits with sharing
-  // split or relaxed.
+  // split or relaxed, or on_store_failure split.
   std::string request_id = {};
 };
 
@@ -107,7 +107,7 @@ struct Decision {
   // Granted: how long the caller has to wait before it proceeds.
   std::chrono::nanoseconds wait{0};
   std::vector<ChargeStatus> charges = {};  // empty with source kUnavailable
-  // Opaque bytes; present with want_receipt and for every reservation.
+  // Opaque bytes; present with want_receipt or settle_within, for every reservation and for slots.
   std::string receipt = {};
   // An earlier attempt, or an earlier call with the same request_id, was granted. This is that
   // grant; `wait` is what is left of it.

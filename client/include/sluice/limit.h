@@ -50,7 +50,7 @@ struct LimitInfo {
   std::optional<uint64_t> min_keys = {};
   bool direct = true;  // false: only the `charges` of other limits reach it
   // Output only: where the limit comes from.
-  std::string origin = {};      // "file", "admin", "admin_over_file"
+  std::string origin = {};      // "file", "admin", "admin_over_file", "envoy"
   std::string defined_at = {};  // "FILE:LINE"
   // Output only: why it was put, and the time until the change is undone; absent: it has no end.
   std::string reason = {};

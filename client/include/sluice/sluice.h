@@ -144,7 +144,7 @@ typedef struct sluice_bucket_status {
   uint64_t capacity;
   int64_t reset_after_ns;
   int64_t next_permit_after_ns;
-  uint64_t waiting; /* reservations whose grant time is to come */
+  uint64_t waiting; /* reservations to come, and callers in slot queues */
   int64_t next_grant_after_ns;
   uint64_t open_receipts; /* that can still give permits back, without those of reservations */
   uint64_t refundable;    /* whole permits that come back if all of them are refunded now */
