@@ -314,7 +314,8 @@ void Force(Acquisition* acquisition, absl::Span<Bucket> buckets, int64_t now_ns,
       result.forgiven = charge.permits;
       acquisition->source = Source::kOverflow;
       // As without force: where the policy allows, the other buckets are charged.
-      shares.Counted(i, overflow == OverflowPolicy::kAllow ? shares.Of(i) : 0);
+      const uint64_t share = shares.Of(i);
+      shares.Counted(i, overflow == OverflowPolicy::kAllow ? share : 0);
     } else if (acquisition->debit == Debit::kGiveBack) {
       bucket.GiveBack(charge.permits, now_ns);
     } else {

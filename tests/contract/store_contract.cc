@@ -654,6 +654,24 @@ TEST_P(StoreContractTest, ForgivesAllOfAForcedDebitOnANewKeyWhenFull) {
   EXPECT_FALSE(Query(store(), *rule, "new").exists);
 }
 
+TEST_P(StoreContractTest, ParentForgivesWhatItsChildForgaveOnANewKeyWhenFull) {
+  Start({.max_buckets = 10});
+  if (!under_test_->bounded()) GTEST_SKIP() << "not bounded";
+  const auto child = TokenBucket(1, 1, 10);
+  const auto parent = TokenBucket(2, 1, 100);
+  Acquire(store(), *parent, "");
+  for (int i = 0; i < 9; ++i) Acquire(store(), *child, "k" + std::to_string(i));
+  const std::vector<Charge> charges = {{child.get(), "new", 5}, {parent.get(), "", 7}};
+  const std::vector<uint16_t> by = {0, 1};
+  // The request named 2 permits of the parent itself.
+  const Acquired forced =
+      Acquire(store(), charges, {.debit = store::Debit::kForced, .charged_by = by});
+  EXPECT_TRUE(forced.granted());
+  EXPECT_EQ(forced.charges[0].forgiven, 5u);
+  EXPECT_EQ(forced.charges[1].forgiven, 5u);
+  EXPECT_EQ(Remaining(*parent, ""), 97);
+}
+
 TEST_P(StoreContractTest, AllowsNewKeysWhenFullIfConfigured) {
   Start({.max_buckets = 10, .allow_on_overflow = true});
   if (!under_test_->bounded()) GTEST_SKIP() << "not bounded";
