@@ -613,13 +613,18 @@ std::optional<SettleOutcome> MemoryStore::SettleNow(SettleOperation* operation, 
   SettleOutcome outcome = store::Settle(operation, absl::MakeSpan(buckets), at_ns, overflow_);
   if (!operation->estimate) {
     // Under the buckets' locks, as in RefundBuckets.
-    if (outcome == SettleOutcome::kSettled) {
-      settled_receipts_.Add(receipt_id);
-      const bool has_account = absl::c_any_of(buckets, [&](const LockedBucket& bucket) {
-        return bucket.FindEstimate(receipt_id).has_value();
+    if (outcome == SettleOutcome::kSettled && !operation->more) {
+      const bool accounts_are_missing = absl::c_any_of(buckets, [&](const LockedBucket& bucket) {
+        return !algorithm::IsConcurrency(bucket.rule().parameters) &&
+               !bucket.FindEstimate(receipt_id).has_value();
       });
-      if (NamesActual(*operation) && !has_account) {
-        settled_receipts_.Add(NumberOfNamed(*operation));
+      const bool remembers = NamesActual(*operation) && accounts_are_missing;
+      if (remembers && settled_receipts_.Contains(receipt_id) &&
+          !settled_receipts_.Contains(NumberOfNamed(*operation))) {
+        outcome = SettleOutcome::kAlreadySettled;
+      } else {
+        settled_receipts_.Add(receipt_id);
+        if (remembers) settled_receipts_.Add(NumberOfNamed(*operation));
       }
     }
     if (outcome == SettleOutcome::kUnknown) {
