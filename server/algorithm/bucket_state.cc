@@ -150,10 +150,13 @@ uint64_t BucketState::Settle(const Parameters& parameters, uint64_t receipt_id,
     estimate.state = late ? Estimate::State::kLate : Estimate::State::kSettled;
     receipts_.Drop(receipt_id);
   }
-  // If its time is over, it may have been forgotten meanwhile.
-  if (FindEstimate(receipt_id) != nullptr) {
-    *estimates_->Find(receipt_id) = estimate;
+  // If its time is over, Force may have forgotten it.
+  if (estimates_ == nullptr) estimates_ = std::make_unique<Estimates>();
+  if (Estimate* const kept = estimates_->Find(receipt_id); kept != nullptr) {
+    *kept = estimate;
     estimates_->NoteEnd(estimate);
+  } else {
+    estimates_->Add(estimate);
   }
   return counted;
 }

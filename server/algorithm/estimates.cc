@@ -53,7 +53,7 @@ void Estimates::RemoveSome(int64_t now_ns, absl::FunctionRef<void(const Estimate
   if (next_ >= chunks_.size()) next_ = 0;
   Chunk& chunk = chunks_[next_];
   const auto end = std::remove_if(chunk.begin(), chunk.end(), [&](const Estimate& estimate) {
-    if (KeptUntilNs(estimate) >= now_ns) return false;
+    if (estimate.kept_until_ns() >= now_ns) return false;
     removed(estimate);
     return true;
   });

@@ -50,6 +50,12 @@ struct Estimate {
   State state : 8 = State::kOpen;
 
   bool closed() const { return state != State::kOpen && state != State::kContinued; }
+  // When it is forgotten.
+  int64_t kept_until_ns() const {
+    return end_ns > std::numeric_limits<int64_t>::max() - kKeptNs
+               ? std::numeric_limits<int64_t>::max()
+               : end_ns + kKeptNs;
+  }
   // Permits taken or forced so far, and those forgiven.
   uint64_t asked_so_far() const { return state == State::kOpen ? asked : std::max(asked, actual); }
 
@@ -69,7 +75,7 @@ class Estimates {
   Estimate& Add(const Estimate& estimate);
   // To be called when an estimate has a new end.
   void NoteEnd(const Estimate& estimate) {
-    kept_until_ns_ = std::max(kept_until_ns_, KeptUntilNs(estimate));
+    kept_until_ns_ = std::max(kept_until_ns_, estimate.kept_until_ns());
   }
 
   // Removes some of those that are no longer kept, after a call of `removed` for each.
@@ -104,11 +110,6 @@ class Estimates {
   static constexpr size_t kChunk = 64;
   using Chunk = std::vector<Estimate>;
 
-  static int64_t KeptUntilNs(const Estimate& estimate) {
-    return estimate.end_ns > std::numeric_limits<int64_t>::max() - Estimate::kKeptNs
-               ? std::numeric_limits<int64_t>::max()
-               : estimate.end_ns + Estimate::kKeptNs;
-  }
   // The chunk that would have it: the last one that does not begin behind it.
   size_t ChunkOf(uint64_t id) const;
 

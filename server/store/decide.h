@@ -414,9 +414,10 @@ template <OpenForDecision Bucket>
 bool WasSettled(uint64_t receipt_id, absl::Span<Bucket> buckets) {
   for (const Bucket& bucket : buckets) {
     const std::optional<algorithm::Estimate> estimate = bucket.FindEstimate(receipt_id);
-    if (!estimate.has_value()) continue;
-    return estimate->state != algorithm::Estimate::State::kOpen &&
-           estimate->state != algorithm::Estimate::State::kRefunded;
+    if (estimate.has_value() && estimate->state != algorithm::Estimate::State::kOpen &&
+        estimate->state != algorithm::Estimate::State::kRefunded) {
+      return true;
+    }
   }
   return false;
 }

@@ -131,12 +131,20 @@ class Settling {
     }
   }
 
-  // Fills in the estimates. Returns one of them: in all buckets they have the same state.
+  // Fills in the estimates. Returns one of them: all have the same state, but for those of shadow
+  // charges that were left out when their reservation was moved, which stay refunded.
   std::optional<algorithm::Estimate> Find() {
     std::optional<algorithm::Estimate> one;
     for (size_t i = 0; i < buckets_.size(); ++i) {
-      parts_[i].estimate = buckets_[i].FindEstimate(operation_->receipt_id);
-      if (parts_[i].estimate.has_value()) one = parts_[i].estimate;
+      std::optional<algorithm::Estimate>& estimate = parts_[i].estimate;
+      estimate = buckets_[i].FindEstimate(operation_->receipt_id);
+      if (!estimate.has_value()) continue;
+      // Whether it is still there depends on other callers.
+      if (operation_->estimate && now_ns_ > estimate->kept_until_ns()) {
+        estimate.reset();
+      } else if (!one.has_value() || one->state == State::kRefunded) {
+        one = estimate;
+      }
     }
     return one;
   }
@@ -246,7 +254,8 @@ class Settling {
                                                  .more = operation_->more},
                                                 now_ns_);
     const uint64_t charged = before.changed + counted;
-    part.forgiven_now = Excess(Excess(part.own_actual, part.own_taken), counted);
+    part.forgiven_now = std::min(Excess(Excess(part.own_actual, part.own_taken), counted),
+                                 Excess(Excess(part.actual, so_far), counted));
     part.forgiven =
         std::min(Excess(Excess(part.own_actual, part.own), charged), Excess(excess, charged));
   }
@@ -297,9 +306,10 @@ inline SettleOutcome OutcomeOfUsed(const SettleOperation& operation, bool settle
   return as_taken ? SettleOutcome::kSettled : SettleOutcome::kAlreadySettled;
 }
 
-// A settlement that named actuals leaves no account if all buckets of its rates were full again,
-// and so were dropped. Under this number, which no receipt has, the memory store remembers which
-// ones it named, so that the same call again is answered alike. Only for this process.
+// A settlement that named actuals leaves no account of a rate whose bucket was full again, and so
+// was dropped. Under this number, which no receipt has, the memory store remembers which actuals it
+// named, so that the same call again is answered alike, and another one is not. Only for this
+// process.
 inline uint64_t NumberOfNamed(const SettleOperation& operation) {
   const size_t charges = operation.charges.size() + operation.deleted.size();
   return absl::HashOf(operation.receipt_id, absl::MakeConstSpan(operation.actual, charges)) |

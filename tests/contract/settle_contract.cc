@@ -107,6 +107,17 @@ TEST_P(SettleContractTest, IsForgottenTenMinutesAfterTheEnd) {
   }
 }
 
+TEST_P(SettleContractTest, IsForgottenTenMinutesAfterTheEndThoughNobodyElseCalled) {
+  for (const RulePtr& rule : AllRates()) {
+    SCOPED_TRACE(rule->limit_name);
+    const Acquired estimate = Estimate(*rule, 2, kSecond);
+    Advance(601 * kSecond + 1);
+    const int64_t remaining = Remaining(*rule, "k");
+    EXPECT_EQ(SettleOne(*rule, estimate, 2, 9).outcome, SettleOutcome::kUnknown);
+    EXPECT_EQ(Remaining(*rule, "k"), remaining);
+  }
+}
+
 TEST_P(SettleContractTest, RefundedIsNotSettled) {
   const RulePtr rule = AllRates()[0];
   const Acquired estimate = Estimate(*rule, 6);
@@ -259,6 +270,56 @@ TEST_P(SettleSeveralContractTest, ParentForgivesLaterWhatItsChildForgaveBefore) 
   EXPECT_EQ(Remaining(*parent, ""), 89);
 }
 
+// c charges api, which charges `overall`, as b does. api takes what it had asked for, since c took
+// less; so it forgives nothing, and b's excess is charged to `overall`.
+TEST_P(SettleSeveralContractTest, ParentCountsTheExcessBesideAChildWhoseOwnChildTookLess) {
+  const algorithm::Rate rate{1000, 24 * kHour};
+  std::vector<RulePtr> rules;
+  for (uint32_t i = 1; i <= 4; ++i) {
+    rules.push_back(Register(i, algorithm::MakeTokenBucket(rate, 1000, 0), false, 1000));
+  }
+  const std::vector<Charge> charges = {{rules[0].get(), "k", 5},
+                                       {rules[1].get(), "k", 10},
+                                       {rules[2].get(), "k", 5},
+                                       {rules[3].get(), "", 15}};
+  const std::vector<uint16_t> by = {0, 1, 0, 7};
+  const Acquired estimate =
+      Acquire(store(), charges, {.charged_by = by, .settle_within_ns = kHour});
+  ASSERT_TRUE(estimate.granted());
+  const Settled settled =
+      Settle(store(), estimate.receipt_id, charges, {1, 9, 9, kAsTaken}, {.charged_by = by});
+  EXPECT_EQ(settled.outcome, SettleOutcome::kSettled);
+  EXPECT_TRUE(Changed(settled.permits[0], 4, 0, 0));
+  EXPECT_TRUE(Changed(settled.permits[1], 0, 0, 0));
+  EXPECT_TRUE(Changed(settled.permits[2], 0, 4, 0));
+  EXPECT_TRUE(Changed(settled.permits[3], 0, 4, 0)) << settled.permits[3].charged;
+  EXPECT_EQ(Remaining(*rules[3], ""), 1000 - 19);
+}
+
+TEST_P(SettleSeveralContractTest, ShadowChargeLeftOutByAMoveDoesNotRefuseTheSettlement) {
+  const RulePtr enforced = Register(1, algorithm::MakeTokenBucket({1, kSecond}, 1, 0));
+  const RulePtr shadow = Register(2, algorithm::MakeTokenBucket({1, kSecond}, 1, 0), true);
+  const std::vector<Charge> charges = {{enforced.get(), "k", 1}, {shadow.get(), "k", 1}};
+  ASSERT_TRUE(Acquire(store(), *enforced, "k").granted());
+  const Acquired first = Acquire(store(), *enforced, "k", 1, {.max_wait_ns = kHour});
+  ASSERT_EQ(first.wait_ns, kSecond);
+  const Acquired second =
+      Acquire(store(), charges, {.max_wait_ns = kHour, .settle_within_ns = kHour});
+  ASSERT_EQ(second.wait_ns, 2 * kSecond);
+  Advance(kSecond / 10);
+  ASSERT_TRUE(Acquire(store(), *shadow, "k").granted());
+  ASSERT_EQ(
+      Refund(store(), first.receipt_id, {{enforced.get(), "k", 1}}, first.grant_time_ns()).outcome,
+      RefundOutcome::kRefunded);
+  const Moved moved = Move(store(), second.receipt_id, charges, second.grant_time_ns());
+  ASSERT_EQ(moved.outcome, store::MoveOutcome::kMoved);
+  Advance(kSecond * 9 / 10);
+  const Settled settled =
+      Settle(store(), second.receipt_id, charges, {0, 0}, {.grant_time_ns = moved.grant_time_ns});
+  EXPECT_EQ(settled.outcome, SettleOutcome::kSettled);
+  EXPECT_EQ(settled.permits[0].given_back, 1u);
+}
+
 TEST_P(SettleSeveralContractTest, ParentOfSlotsKeepsWhatMoreHasSettled) {
   const RulePtr slots = Register(1, algorithm::MakeConcurrency(2, kHour));
   const RulePtr child = Register(2, algorithm::MakeTokenBucket({20, 24 * kHour}, 20, 0));
@@ -326,6 +387,27 @@ TEST_P(SettleSeveralContractTest, ChargesNoExcessToARateThatIsFullAgainAndAnswer
   EXPECT_EQ(settle(5), SettleOutcome::kAlreadySettled);
   EXPECT_EQ(settle(6), SettleOutcome::kSettled);
   EXPECT_EQ(Remaining(*rate, "k"), 10);
+}
+
+// One of the two rates is full again, and has no account of the settlement.
+TEST_P(SettleSeveralContractTest, AnotherActualOfARateWithoutAnAccountIsNotTakenForTheFirst) {
+  const RulePtr slots = Register(1, algorithm::MakeConcurrency(10, kHour));
+  const RulePtr fast = Register(2, algorithm::MakeTokenBucket({10, kSecond}, 10, 0), false, 100);
+  const RulePtr slow = Register(3, algorithm::MakeTokenBucket({10, 24 * kHour}, 10, 0));
+  const std::vector<Charge> charges = {
+      {slots.get(), "k", 1}, {fast.get(), "k", 6}, {slow.get(), "k", 5}};
+  const Acquired taken = Acquire(store(), charges, {.want_receipt = true});
+  ASSERT_TRUE(taken.granted());
+  Advance(10 * kSecond);
+  for (int n = 0; n < 1000; ++n) store().Maintain();
+  const auto settle = [&](uint64_t of_fast) {
+    return Settle(store(), taken.receipt_id, charges, {kAsTaken, of_fast, 5}, {.estimate = false})
+        .outcome;
+  };
+  EXPECT_EQ(settle(3), SettleOutcome::kSettled);
+  EXPECT_EQ(settle(2), SettleOutcome::kAlreadySettled);
+  EXPECT_EQ(settle(20), SettleOutcome::kAlreadySettled);
+  EXPECT_EQ(settle(3), SettleOutcome::kSettled);
 }
 
 TEST_P(SettleSeveralContractTest, RepeatedGrantIsWorthNothingWithoutItsSlots) {

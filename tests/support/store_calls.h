@@ -218,6 +218,26 @@ inline Settled Settle(store::Store& store, uint64_t receipt_id,
   return settled;
 }
 
+struct Moved {
+  store::MoveOutcome outcome;
+  int64_t grant_time_ns;
+};
+
+inline Moved Move(store::Store& store, uint64_t receipt_id,
+                  const std::vector<store::Charge>& charges, int64_t grant_time_ns) {
+  struct Operation final : store::MoveOperation {
+    void Done() override { done.Notify(); }
+    Notification done;
+  };
+  Operation operation;
+  operation.receipt_id = receipt_id;
+  operation.grant_time_ns = grant_time_ns;
+  operation.charges = charges;
+  store.Move(&operation);
+  operation.done.Wait();
+  return {operation.outcome, operation.grant_time_ns};
+}
+
 inline store::ResetOutcome ResetKey(store::Store& store, const store::Rule& rule,
                                     std::string_view key) {
   struct Answer {

@@ -238,7 +238,8 @@ class AdminClient {
   // Takes the slots of a hold back. Returns whether there was such a hold.
   Result<bool> EndHold(std::string_view limit, std::string_view key, uint64_t id);
   // Opens a limit that waits for grant times, or for ends of holds, that were promised before Redis
-  // lost its data. Returns until when it would have stayed closed; nullopt: it had no floor of its own.
+  // lost its data. Returns until when it would have stayed closed; nullopt: it had no floor of its
+  // own.
   Result<std::optional<std::chrono::system_clock::time_point>> LiftFloor(std::string_view limit);
   // `limit` empty: all limits. max_keys 0: 20.
   Result<KeyList> ListKeys(std::string_view limit, KeyOrder order, uint32_t max_keys);

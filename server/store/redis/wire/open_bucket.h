@@ -157,10 +157,12 @@ class OpenBucket {
   bool HasRoomForEstimate(int64_t now_ns);
   void BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t grant_time_ns,
                      int64_t within_ns);
-  // Its moments count from a time of the bucket's own.
   std::optional<algorithm::Estimate> FindEstimate(uint64_t receipt_id) const {
     const algorithm::Estimate* const found = state_.FindEstimate(receipt_id);
-    return found == nullptr ? std::nullopt : std::optional(*found);
+    if (found == nullptr) return std::nullopt;
+    algorithm::Estimate estimate = *found;
+    estimate.end_ns = Absolute(estimate.end_ns);
+    return estimate;
   }
   uint64_t Settle(uint64_t receipt_id, const algorithm::BucketState::Settlement& settlement,
                   int64_t now_ns);
