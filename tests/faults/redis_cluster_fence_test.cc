@@ -156,6 +156,35 @@ TEST_F(RedisClusterFenceTest, OnlyLimitsWithFarBookingsStayClosedAtTheServerThat
   }
 }
 
+// Closed until grant times that were lost with the first server, whose slot then moved.
+TEST_F(RedisClusterFenceTest, FloorsThatCameAlongWithASlotOutliveTheLossOfItsNextServer) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  RedisNode node(cluster_.url());
+  const auto booked = MakeRule(51, algorithm::MakeTokenBucket({1, 600 * kSecond}, 1, 0).value());
+  node.store().Register(booked);
+  const std::string key = KeyAt(cluster_, *booked, 0);
+  int64_t last_ns = 0;
+  for (int i = 0; i < 2; ++i) {
+    const Acquired one =
+        Acquire(node.store(), *booked, key, 1, {.max_wait_ns = int64_t{3600} * kSecond});
+    ASSERT_TRUE(one.granted());
+    last_ns = one.now_ns + one.wait_ns;
+  }
+  const auto closed = [&](RedisNode& asked) {
+    const Acquired acquired = AcquireWhenBack(asked, *booked, key);
+    return !acquired.granted() && acquired.now_ns + acquired.retry_after_ns >= last_ns;
+  };
+  cluster_.Call(0, {"FLUSHALL"});
+  EXPECT_TRUE(closed(node));
+  cluster_.Move(SlotOfBucket(*booked, key), 0, 2);
+  EXPECT_TRUE(closed(node));
+  cluster_.Call(2, {"FLUSHALL"});
+  EXPECT_TRUE(closed(node));
+  RedisNode late(cluster_.url());
+  late.store().Register(booked);
+  EXPECT_TRUE(closed(late));
+}
+
 TEST_F(RedisClusterFenceTest, LiftedFloorOpensAlsoSlotsThatBringEndsOfHoldsAlong) {
   constexpr int64_t kSecond = 1'000'000'000;
   RedisNode node(cluster_.url());

@@ -148,22 +148,20 @@ void Fence::Merge(const Fence& other) {
   }
 }
 
-void Fence::AddPromisesAsFloors(const Fence& lost) {
-  floor_us = std::max(floor_us, lost.promised_us);
-  for (const auto& [limit, times] : lost.limits) {
-    if (times.Promised() == 0) continue;
+void Fence::AddFloorsIfLost(const Fence& other) {
+  floor_us = std::max({floor_us, other.floor_us, other.promised_us});
+  for (const auto& [limit, times] : other.limits) {
+    if (times.IfLost() == 0) continue;
     LimitTimes& here = limits[limit];
-    here.floor_us = std::max(here.floor_us, times.promised_us);
+    here.floor_us = std::max(here.floor_us, times.IfLost());
   }
 }
 
 void Fence::AddLost(const Fence& lost) {
-  AddPromisesAsFloors(lost);
-  floor_us = std::max(floor_us, lost.floor_us);
+  AddFloorsIfLost(lost);
   promised_us = std::max(promised_us, lost.promised_us);
   for (const auto& [limit, times] : lost.limits) {
     LimitTimes& here = limits[limit];
-    here.floor_us = std::max(here.floor_us, times.floor_us);
     here.lifted_us = std::max(here.lifted_us, times.lifted_us);
   }
 }

@@ -137,8 +137,8 @@ struct Fence {
   void Merge(const Fence& other);
   // The data of `lost` is lost: its floors and promises become floors of this fence.
   void AddLost(const Fence& lost);
-  // The same with its promises alone.
-  void AddPromisesAsFloors(const Fence& lost);
+  // Some of the data of `other` may be lost, too: the same, but what is promised there stands.
+  void AddFloorsIfLost(const Fence& other);
 
   // Written by the same replacement; promises and lifted floors may differ.
   bool Same(const Fence& other) const { return number == other.number && word == other.word; }

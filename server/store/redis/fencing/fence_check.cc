@@ -305,8 +305,9 @@ void FenceCheck::OnFencesAndWord(const FencePlace* own, bool word_stands) {
   }
   if (step.adopt) return ReadFence();
   if (step.floor_after_us.has_value()) {
-    // A slot may have come here with bookings that were promised at other servers.
-    for (const auto& [key, fence] : known_.All()) step.write.AddPromisesAsFloors(fence);
+    // A slot may have come here with bookings that were promised at other servers, or with the
+    // floors of a server that lost its data. Both were lost here.
+    for (const auto& [key, fence] : known_.All()) step.write.AddFloorsIfLost(fence);
   }
   // A fence that other nodes may go by is replaced under its key, so that they detect it.
   if (found.has_value() && found->identity == server_.identity) return Write(step, *own, clock_set);

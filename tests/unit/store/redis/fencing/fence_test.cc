@@ -396,6 +396,27 @@ TEST(FenceTest, ClosesLimitsThatTheWriterDidNotKnowOf) {
   EXPECT_TRUE(NextFence(ServerOf("b"), found, true, known, {}, "x").adopt);
 }
 
+TEST(FenceTest, TakesFloorsOfOtherServersUnlessTheyAreLifted) {
+  Fence other = Promising(FenceOf("b", 3, "w"), "promised", 80 * kSecondUs);
+  other.floor_us = 20 * kSecondUs;
+  other.limits["closed"] = {.floor_us = 90 * kSecondUs, .promised_us = 95 * kSecondUs};
+  other.limits["closed"].lifted_us = 10 * kSecondUs;
+  other.limits["floor"].floor_us = 70 * kSecondUs;
+  other.limits["lifted"] = {.floor_us = 60 * kSecondUs, .lifted_us = 60 * kSecondUs};
+  other.limits[HoldsEntry("calls", 60 * kSecondUs)].floor_us = 75 * kSecondUs;
+  Fence lost = FenceOf("a", 5, "v");
+  lost.AddFloorsIfLost(other);
+  EXPECT_EQ(lost.floor_us, 20 * kSecondUs);
+  EXPECT_EQ(FloorOf(lost, "promised"), 80 * kSecondUs);
+  EXPECT_EQ(FloorOf(lost, "closed"), 95 * kSecondUs);
+  EXPECT_EQ(FloorOf(lost, "floor"), 70 * kSecondUs);
+  EXPECT_EQ(FloorOf(lost, "lifted"), 20 * kSecondUs);
+  EXPECT_EQ(OpensAt(lost, SlotsOf("calls", kSecondUs)), 75 * kSecondUs);
+  // Promises of that server's data are its own.
+  EXPECT_EQ(lost.PromisedTo("promised"), 0);
+  EXPECT_EQ(lost.PromisedTo("closed"), 0);
+}
+
 TEST(FenceTest, LeavesALiftedLimitOpen) {
   const Fence known = Promising(FenceOf("a", 3, "w"), "far", 90 * kSecondUs);
   Fence found = FenceOf("b", 4, "v");
