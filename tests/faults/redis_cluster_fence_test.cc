@@ -185,6 +185,38 @@ TEST_F(RedisClusterFenceTest, FloorsThatCameAlongWithASlotOutliveTheLossOfItsNex
   EXPECT_TRUE(closed(late));
 }
 
+// Until the note of a slot is read, the latest floor of any limit counts in it.
+TEST_F(RedisClusterFenceTest, SlotsThatComeTogetherOpenWhenTheirFloorsAreRead) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  RedisNode node(cluster_.url());
+  const auto booked = MakeRule(61, algorithm::MakeTokenBucket({1, 600 * kSecond}, 1, 0).value());
+  const auto other = MakeRule(62, algorithm::MakeTokenBucket({1000, kSecond}, 1000, 0).value());
+  for (const auto& rule : {booked, other}) node.store().Register(rule);
+  const std::string lost = KeyAt(cluster_, *booked, 0);
+  for (int i = 0; i < 2; ++i) {
+    const AcquireOptions waits = {.max_wait_ns = int64_t{3600} * kSecond};
+    ASSERT_TRUE(Acquire(node.store(), *booked, lost, 1, waits).granted());
+  }
+  cluster_.Call(0, {"FLUSHALL"});
+  ASSERT_FALSE(AcquireWhenBack(node, *booked, lost).granted());
+  std::vector<std::string> keys;
+  std::vector<std::vector<store::Charge>> batch;
+  for (int i = 0; i < 8; ++i) keys.push_back(KeyAt(cluster_, *other, 2, i));
+  for (const std::string& key : keys) {
+    cluster_.Move(SlotOfBucket(*other, key), 2, 1);
+    batch.push_back({{other.get(), key, 1}});
+  }
+  // Server 2 answers MOVED to each, one right after the other.
+  AcquireBatch(node.store(), batch);
+  for (const std::string& key : keys) {
+    int tries = 0;
+    while (!AcquireWhenBack(node, *other, key).granted()) {
+      ASSERT_LT(++tries, 1000) << key << " stays closed";
+      PassTime(std::chrono::milliseconds(10));
+    }
+  }
+}
+
 TEST_F(RedisClusterFenceTest, LiftedFloorOpensAlsoSlotsThatBringEndsOfHoldsAlong) {
   constexpr int64_t kSecond = 1'000'000'000;
   RedisNode node(cluster_.url());

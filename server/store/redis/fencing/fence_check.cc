@@ -68,7 +68,7 @@ absl::Status FenceCheck::Check() const {
 void FenceCheck::OnReady() {
   ++connection_;
   reading_ = false;
-  reading_floors_ = false;
+  reading_floors_ = floors_wanted_ = false;
   reading_clock_ = false;
   promises_.Drop();
   tries_ = 0;
@@ -386,12 +386,18 @@ void FenceCheck::Write(const FenceStep& step, const FencePlace& at, bool clock_s
 
 void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
   if (from == 0) {
-    if (std::exchange(reading_floors_, true)) return;
+    if (std::exchange(reading_floors_, true)) {
+      floors_wanted_ = true;
+      return;
+    }
     keys = FloorKeys(/*unread=*/true);
   }
   if (from >= keys.size()) {
     reading_floors_ = false;
-    return endpoint_.Serve();
+    endpoint_.Serve();
+    // Once for all slots that came meanwhile; not for those that turned out not to be here.
+    if (std::exchange(floors_wanted_, false)) ReadFloors({}, 0);
+    return;
   }
   const size_t count = std::min(keys.size() - from, kFloorsAtOnce);
   std::vector<std::string> words = {"EVALSHA", TextOf(Script::kReadFloors).sha, "0"};
@@ -401,7 +407,7 @@ void FenceCheck::ReadFloors(std::vector<std::string> keys, size_t from) {
                          keys = std::move(keys)](const Reply* reply) mutable {
     if (of != connection_) return;
     if (reply == nullptr || reply->is_error() || reply->elements.size() != count) {
-      reading_floors_ = false;
+      reading_floors_ = floors_wanted_ = false;
       return Failed(reply, "floors");
     }
     OnFloors(absl::MakeConstSpan(keys).subspan(from, count), reply->elements);
@@ -426,7 +432,7 @@ void FenceCheck::Failed(const Reply* reply, const char* what) {
 void FenceCheck::Refuse(absl::Status why) {
   ++connection_;
   reading_ = false;
-  reading_floors_ = false;
+  reading_floors_ = floors_wanted_ = false;
   reading_clock_ = false;
   promises_.Drop();
   token_ = {};

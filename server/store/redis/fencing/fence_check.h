@@ -187,6 +187,7 @@ class FenceCheck : public Endpoint::Owner, private PromiseKeeper::Owner {
   int slow_readings_ = 0;    // in a row
   bool reading_clock_ = false;
   bool reading_floors_ = false;
+  bool floors_wanted_ = false;  // slots came while floors were being read
   // Checks the server now and then though no command is sent: so the node knows what others
   // promise, and detects a loss in time to publish what it promised itself.
   net::Timer watch_{net::Timer::To<&FenceCheck::Watch>, this};
