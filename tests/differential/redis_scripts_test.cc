@@ -935,9 +935,13 @@ TEST(RedisScriptsTest, RaisesOfSeveralNodesAddUp) {
   // A promise of data that stands counts after a floor is lifted.
   EXPECT_EQ(raise(3, {.limits = {{"90", {.lifted_us = 90}}, {"closed", {.lifted_us = 90}}}}),
             "a 1 x 5 0 6 0 4 closed 90 95 90 90 0 91 90");
-  // What has passed is forgotten, floors only when they are before the floor of all.
-  EXPECT_EQ(raise(4, {.all_us = 96}, 91), "a 1 x 5 0 96 0 5 closed 90 95 90");
-  EXPECT_EQ(raise(5, {.all_us = 97}, 99), "a 1 x 5 0 97 0 6 closed 90 95 90");
+  // Promises that have passed are forgotten. Floors and what is lifted only when they are before
+  // the floor of all: notes of slots have the floors still.
+  EXPECT_EQ(raise(4, {.all_us = 96, .limits = {{"soon", {.promised_us = 91}}}}, 90),
+            "a 1 x 5 0 96 0 5 closed 90 95 90 90 0 91 90 soon 0 91 0");
+  EXPECT_EQ(raise(5, {.all_us = 97}, 99), "a 1 x 5 0 97 0 6 closed 90 95 90 90 0 91 90");
+  Scripts::Get().Call({"SET", "raised", "a 1 x 90 0 97 0 6 closed 90 95 90 90 0 91 90"});
+  EXPECT_EQ(raise(6, {.all_us = 98}, 99), "a 1 x 90 0 98 0 7");
   // Fences of before there were raises of limits.
   Scripts::Get().Call({"SET", "raised", "a 1 x 5 0 6 0"});
   EXPECT_EQ(raise(0, {}), "0");

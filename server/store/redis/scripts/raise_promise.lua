@@ -3,7 +3,7 @@
 --
 --   KEYS     the fence
 --   ARGV     its word; the number of raises that the caller knows; the moment for all limits (0: not
---            raised); a moment that has passed, and what is before it is forgotten; then for each
+--            raised); a moment that has passed, and promises before it are forgotten; then for each
 --            limit that is raised: name, promised up to, floors lifted up to (0: not raised).
 --            Moments in microseconds
 --
@@ -51,7 +51,9 @@ local parts = {string.format('%s%s %s%s%s%s %.0f', before, word, floor, lag, pro
 for _, name in ipairs(names) do
   local at, to, lifted = unpack(limits[name])
   local past = tonumber(at) <= tonumber(floor)
-  if not past or tonumber(to) > passed or tonumber(lifted) > passed then
+  -- The notes of slots may still have what was lifted.
+  local lifts = tonumber(lifted) > tonumber(floor)
+  if not past or lifts or tonumber(to) > passed then
     parts[#parts + 1] = string.format('%s %s %s %s', name, past and '0' or at, to, lifted)
   end
 end
