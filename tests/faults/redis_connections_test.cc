@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/redis/shard/batch_turns.h"
 #include "tests/faults/cluster_keys.h"
+#include "tests/support/pass_time.h"
 #include "tests/support/redis_cluster.h"
 #include "tests/support/redis_node.h"
 #include "tests/support/redis_server.h"
@@ -161,6 +163,64 @@ TEST(RedisConnectionsTest, OneAcquisitionDoesNotWaitForManyBatchesBeforeIt) {
     for (const store::Acquisition& acquisition : batch.all) {
       ASSERT_EQ(acquisition.outcome, store::Outcome::kGranted);
     }
+  }
+}
+
+// Acquisitions of one permit of each key, that have been started together.
+struct BatchUnderWay final : store::AcquireOperation {
+  BatchUnderWay(store::Store& store, const store::Rule& rule, const std::vector<std::string>& keys)
+      : results(keys.size()), all(keys.size()) {
+    for (const std::string& key : keys) charges.push_back({&rule, key, 1});
+    for (size_t i = 0; i < keys.size(); ++i) {
+      all[i].charges = absl::MakeConstSpan(&charges[i], 1);
+      all[i].results = &results[i];
+    }
+    acquisitions = absl::MakeSpan(all);
+    store.Acquire(this);
+  }
+  void Done() override { done.Notify(); }
+
+  std::vector<store::Charge> charges;
+  std::vector<store::ChargeResult> results;
+  std::vector<store::Acquisition> all;
+  Notification done;
+};
+
+TEST(RedisConnectionsTest, BatchOfSplitLimitsDoesNotWaitForBatchesThatNeedRedis) {
+  RedisServer server;
+  store::RedisStoreOptions options = PatientOptions();
+  options.budget_ns = 20'000'000'000;
+  // A share lasts while Redis is paused.
+  options.node_ttl_ns = 4'000'000'000;
+  RedisNode node(server.url(), options);
+  const auto rule = ThreeAnHour();
+  const auto per_second = algorithm::MakeTokenBucket({1000, 1'000'000'000}, 1000, 0).value();
+  auto split = std::make_shared<store::Rule>(*MakeRule(2, per_second));
+  split->sharing = store::Sharing::kSplit;
+  for (const auto& one : {rule, std::shared_ptr<const store::Rule>(split)}) {
+    node.store().Register(one);
+  }
+  node.store().AwaitNodes();
+  for (int tries = 0; !Acquire(node.store(), *split, "first").granted(); ++tries) {
+    ASSERT_LT(tries, 2000);
+    PassTime(std::chrono::milliseconds(10));
+  }
+  std::vector<std::vector<store::Charge>> batch;
+  const std::vector<std::string> split_keys = Keys("s", store::redis::BatchTurns::kFew + 1);
+  for (const std::string& key : split_keys) batch.push_back({{split.get(), key, 1}});
+  const std::vector<std::string> keys = Keys("k", store::redis::BatchTurns::kMost + 1);
+  server.Pause();
+  BatchUnderWay waiting(node.store(), *rule, keys);
+  AcquireOptions within;
+  within.deadline_ns = node.clock().NowNs() + 3'000'000'000;
+  for (const Acquired& answer : AcquireBatch(node.store(), batch, within)) {
+    EXPECT_EQ(answer.outcome, store::Outcome::kGranted);
+    EXPECT_EQ(answer.source, store::Source::kLocal);
+  }
+  server.Resume();
+  waiting.done.Wait();
+  for (const store::Acquisition& one : waiting.all) {
+    ASSERT_EQ(one.outcome, store::Outcome::kGranted);
   }
 }
 

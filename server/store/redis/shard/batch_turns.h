@@ -5,7 +5,7 @@
 // once, those of other callers would wait behind them. So only kMost acquisitions of all batches
 // are in the queues at a time. Batches take turns, a piece each: a small one does not wait until
 // large ones are done. What waits when its batch's deadline passes is answered then. Operations of
-// a few acquisitions, as unary calls are, take no turns.
+// a few acquisitions, as unary calls are, and those that need no Redis take no turns.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_TURNS_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_TURNS_H_
 

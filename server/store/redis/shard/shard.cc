@@ -61,7 +61,8 @@ void Shard::OnLoopStop() {
 }
 
 void Shard::Begin(AcquireOperation* operation) {
-  if (!BatchTurns::IsBatch(*operation)) return Begin(operation, /*receipt_id=*/0);
+  const bool takes_turns = BatchTurns::IsBatch(*operation) && !local_.NeedsNoRedis(*operation);
+  if (!takes_turns) return Begin(operation, /*receipt_id=*/0);
   if (!Admit(operation)) return;
   if (!MayWait(acquires_.waiting() + turns_.waiting())) {
     return acquires_.CompleteUnavailable(operation);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "server/store/redis/commands/operations.h"
 
 namespace sluice::store::redis {
@@ -94,6 +95,16 @@ class LocalDecisions::PartlyLocal final : private AcquireOperation {
 
 algorithm::Moment LocalDecisions::Now() const {
   return {context_.clock().NowNs(), context_.clock().WallNs()};
+}
+
+bool LocalDecisions::NeedsNoRedis(const AcquireOperation& operation) const {
+  const auto is_split = [](const Charge& charge) {
+    return charge.rule->sharing == Sharing::kSplit;
+  };
+  return state_.nodes->started() &&
+         absl::c_all_of(operation.acquisitions, [&](const Acquisition& acquisition) {
+           return !acquisition.charges.empty() && absl::c_all_of(acquisition.charges, is_split);
+         });
 }
 
 bool LocalDecisions::Acquire(Caller caller) {

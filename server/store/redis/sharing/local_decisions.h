@@ -36,6 +36,8 @@ class LocalDecisions {
   LocalDecisions(CommandContext& context, SharingState& state, Remote& remote)
       : context_(context), state_(state), remote_(remote) {}
 
+  // All its charges are of split limits: Acquire answers each acquisition at once.
+  bool NeedsNoRedis(const AcquireOperation& operation) const;
   // These return true if the operation is decided here: it was answered, or will be after Redis has
   // executed the rest.
   bool Acquire(Caller caller);
