@@ -62,6 +62,19 @@ bool HoldTerms::Set(Term* term, int64_t hold_for_ns, int64_t now_ns) {
   return true;
 }
 
+std::optional<std::string> HoldTerms::Raise(const limits::LimitTable& table) {
+  std::optional<std::string> raised;
+  for (const limits::Limit* limit : table.limits()) {
+    const algorithm::Parameters& parameters = limit->rule().parameters;
+    if (!algorithm::IsConcurrency(parameters)) continue;
+    Term& term = terms_[std::string(limit->name())];
+    if (parameters.concurrency.hold_for_ns <= term.hold_for_ns) continue;
+    term.hold_for_ns = parameters.concurrency.hold_for_ns;
+    raised = limit->name();
+  }
+  return raised;
+}
+
 bool HoldTerms::Change(const limits::LimitTable& table, int64_t now_ns) {
   bool changed = !recorded_;
   for (const limits::Limit* limit : table.limits()) {
@@ -78,14 +91,6 @@ bool HoldTerms::Change(const limits::LimitTable& table, int64_t now_ns) {
   }
   recorded_ = !changed;
   return changed;
-}
-
-std::optional<std::string> HoldTerms::RaisedSince(const HoldTerms& before) const {
-  for (const auto& [limit, term] : terms_) {
-    const auto old = before.terms_.find(limit);
-    if (term.hold_for_ns > (old == before.terms_.end() ? 0 : old->second.hold_for_ns)) return limit;
-  }
-  return std::nullopt;
 }
 
 void HoldTerms::Close(int64_t now_ns, store::ClosedSlots* closed) const {

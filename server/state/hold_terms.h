@@ -26,12 +26,13 @@ class HoldTerms {
   absl::Status Write(const std::string& path, const BeforeStep& before_step, const MachineTime& now,
                      int64_t now_ns) const;
 
+  // Raises what is greater in `table`, and lowers nothing: then these are right for the limits in
+  // force, and for those of `table`. Returns a limit that was raised, or is new; nullopt: none was.
+  std::optional<std::string> Raise(const limits::LimitTable& table);
   // Limits that are about to be in force. Returns whether there is anything new to write.
   bool Change(const limits::LimitTable& table, int64_t now_ns);
   // Whether the file that is in place has these terms.
   void SetRecorded(bool recorded) { recorded_ = recorded; }
-  // A limit that may promise slots for longer than by these terms; nullopt: none.
-  std::optional<std::string> RaisedSince(const HoldTerms& before) const;
 
   // Closes all limits whose slots may be held by grants up to now_ns: those that have terms, or any
   // limit if there was no file.

@@ -146,35 +146,42 @@ void StateKeeper::ReadHoldTerms() {
   hold_terms_.Close(now_ns, &closed_slots_);
 }
 
-// Before limits are in force: after a crash the greatest hold_for that was must be known.
+// Before limits are in force: after a crash the greatest hold_for that was must be known. What is
+// raised is recorded first, and only then what is lowered. So the folder has a record that is right
+// for the limits in force, also if a change is refused though its record is on the disk.
 absl::Status StateKeeper::NoteHoldTerms(const limits::LimitTable& table) {
   const int64_t now_ns = sources_->clock.NowNs();
-  HoldTerms terms = hold_terms_;
-  if (!terms.Change(table, now_ns)) return absl::OkStatus();
+  HoldTerms raised = hold_terms_;
+  if (const std::optional<std::string> limit = raised.Raise(table)) {
+    // From here on the record may be the one or the other.
+    hold_terms_.SetRecorded(false);
+    if (absl::Status status = WriteHoldTerms(raised, now_ns); !status.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the hold_for of the limit \"", *limit,
+                       "\" cannot be recorded in --state_dir (", status.message(),
+                       "), so after a crash its slots could be granted twice; nothing was changed: "
+                       "make room on the disk and load the limits again"));
+    }
+    raised.SetRecorded(true);
+    hold_terms_ = std::move(raised);
+  }
+  if (!hold_terms_.Change(table, now_ns)) return absl::OkStatus();
+  // If this fails, the record has the greater hold_for, or this one. The next change writes it
+  // again.
+  const absl::Status status = WriteHoldTerms(hold_terms_, now_ns);
+  hold_terms_.SetRecorded(status.ok());
+  if (!status.ok()) {
+    log_.Error("hold_terms_not_saved",
+               {{"error", status.message()},
+                {"consequence", "after a crash slots may be closed for longer than is needed"}});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateKeeper::WriteHoldTerms(const HoldTerms& terms, int64_t now_ns) {
   absl::Status status =
       terms.Write(folder_->new_holds_path(), folder_->before_step(), options_.machine(), now_ns);
-  const bool written = status.ok();
-  if (written) status = folder_->ReplaceHolds();
-  if (status.ok()) {
-    terms.SetRecorded(true);
-    hold_terms_ = std::move(terms);
-    return absl::OkStatus();
-  }
-  // The record may be the old one or the new one.
-  if (written) hold_terms_.SetRecorded(false);
-  if (const std::optional<std::string> limit = terms.RaisedSince(hold_terms_)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the hold_for of the limit \"", *limit,
-                     "\" cannot be recorded in --state_dir (", status.message(),
-                     "), so after a crash its slots could be granted twice; nothing was changed: "
-                     "make room on the disk and load the limits again"));
-  }
-  // The record has the greater hold_for, or this one. The next change writes it again.
-  if (written) hold_terms_ = std::move(terms);
-  log_.Error("hold_terms_not_saved",
-             {{"error", status.message()},
-              {"consequence", "after a crash slots may be closed for longer than is needed"}});
-  return absl::OkStatus();
+  return status.ok() ? folder_->ReplaceHolds() : status;
 }
 
 void StateKeeper::SetOptions(store::MemoryStoreOptions* options) const {

@@ -128,6 +128,7 @@ class StateKeeper {
   int64_t ElapsedNs(const MachineTime& now) const { return now.NsSince(saved_.machine); }
   void ReadHoldTerms();
   absl::Status NoteHoldTerms(const limits::LimitTable& table);
+  absl::Status WriteHoldTerms(const HoldTerms& terms, int64_t now_ns);
   // The copies that failed since the one that the folder has.
   int FailedCopiesBefore() const;
   void NoteCopy(const absl::Status& status);

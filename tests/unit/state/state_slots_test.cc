@@ -285,6 +285,32 @@ TEST_F(StateSlotsTest, AHoldForThatIsRaisedAgainIsRecordedAfterAnUnknownOutcome)
   ExpectClosedFor(kLongNs);
 }
 
+// The record of a change that was refused may be on the disk.
+TEST_F(StateSlotsTest, ARefusedRaiseOfOneLimitLeavesTheRecordOfAnother) {
+  const auto limits = [](int64_t slots_ns, int64_t other_ns) {
+    return std::vector{LimitOf(Kind::kConcurrency, "slots", 2, slots_ns),
+                       LimitOf(Kind::kConcurrency, "other", 2, other_ns)};
+  };
+  int steps = 0;
+  FolderFault fault(folder_);
+  options_.before_step = [&] { fault.BeforeStep(steps++); };
+  options_.limits = limits(kShortNs, kLongNs);
+  Start();
+  steps = 0;
+  ASSERT_TRUE(process_->Reload(limits(kShortNs + 1, kLongNs), "v2").ok());
+  const int last = steps - 1;  // before the folder is synced
+  steps = 0;
+  fault.at = last;
+  const absl::Status reloaded = process_->Reload(limits(kLongNs, kShortNs), "v3");
+  ASSERT_TRUE(absl::IsFailedPrecondition(reloaded)) << reloaded;
+  machine_.Advance(2 * kLongNs);
+  ASSERT_TRUE(Take("k", "other").granted());
+  options_.limits = limits(kShortNs, kShortNs);
+  options_.version = "v4";
+  Start();
+  ExpectClosedFor(kLongNs, "other");
+}
+
 TEST_F(StateSlotsTest, ALimitThatIsNewAfterACrashIsOpen) {
   options_.limits = {TokenLimit("tokens", 5)};
   Start();
