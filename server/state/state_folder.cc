@@ -26,10 +26,11 @@ namespace {
 absl::Status SystemError(absl::string_view what) { return absl::ErrnoToStatus(errno, what); }
 
 // The first bytes of a small file; as many as fit.
-std::string ReadSmall(int fd) {
+absl::StatusOr<std::string> ReadSmall(int fd) {
   std::array<char, 128> bytes;
   const ssize_t size = pread(fd, bytes.data(), bytes.size(), 0);
-  return std::string(bytes.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  if (size < 0) return SystemError("pread");
+  return std::string(bytes.data(), static_cast<size_t>(size));
 }
 
 }  // namespace
@@ -78,7 +79,7 @@ absl::Status StateFolder::Lock(int lock) {
   }
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return SystemError("cannot lock the folder");
-    const std::string process = ReadSmall(lock_fd_);
+    const std::string process = ReadSmall(lock_fd_).value_or("");
     return absl::FailedPreconditionError(
         absl::StrCat("another server uses it (process ",
                      process.empty() ? "unknown" : absl::StripTrailingAsciiWhitespace(process),
@@ -95,7 +96,7 @@ absl::Status StateFolder::Lock(int lock) {
 absl::Status StateFolder::ReadLastRun() {
   const int fd = openat(folder_fd_, "running", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return errno == ENOENT ? absl::OkStatus() : SystemError("cannot open running");
-  const std::string text = ReadSmall(fd);
+  const std::string text = ReadSmall(fd).value_or("");
   close(fd);
   Run run;
   const std::vector<absl::string_view> ids = absl::StrSplit(absl::StripSuffix(text, "\n"), ' ');
@@ -109,10 +110,10 @@ absl::Status StateFolder::ReadLastRun() {
 absl::Status StateFolder::ReadFailedCopies() {
   const int fd = openat(folder_fd_, "failed", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return errno == ENOENT ? absl::OkStatus() : SystemError("cannot open failed");
-  const std::string text = ReadSmall(fd);
+  const absl::StatusOr<std::string> text = ReadSmall(fd);
   close(fd);
   // It is empty if a process ended between its first two steps.
-  if (!text.empty() && !absl::SimpleAtoi(text, &failed_copies_)) {
+  if (!text.ok() || (!text->empty() && !absl::SimpleAtoi(*text, &failed_copies_))) {
     failed_copies_ = std::numeric_limits<int>::max();
   }
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -376,6 +377,15 @@ TEST_F(StateKeeperTest, ACopyWhoseFailuresCannotBeCountedIsNotLoaded) {
   std::ofstream(folder_ + "/failed") << "damaged";
   Start();
   EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+}
+
+TEST_F(StateKeeperTest, FailuresThatCannotBeReadAreTooMany) {
+  Start();
+  process_.reset();
+  std::filesystem::create_directory(folder_ + "/failed");  // can be opened, and not read
+  const auto folder = StateFolder::Open(folder_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_EQ((*folder)->failed_copies(), std::numeric_limits<int>::max());
 }
 
 TEST_F(StateKeeperTest, EmptyDoesNotLoadCopies) {
