@@ -223,10 +223,19 @@ absl::Status StateKeeper::Begin(Sources sources) {
   sources_ = std::make_unique<const Sources>(std::move(sources));
   absl::Status status = sources_->registry.BeforeChange(
       [this](const limits::LimitTable& table) { return NoteHoldTerms(table); });
-  if (status.ok()) status = NoteRun();
-  if (!status.ok() || options_.after_crash != AfterCrash::kTrust) return status;
+  if (!status.ok()) return status;
+  if (options_.after_crash != AfterCrash::kTrust) return NoteRun();
+  // First the number that the folder has: then the file exists, and to write the new one needs no
+  // room on the disk. Else a full disk could end the start once the run was noted, and a state that
+  // was written at a drain would count as one after a crash.
+  const int before = std::min(folder_->failed_copies(), kMostFailedCopies);
   failed_copies_ = FailedCopiesBefore();
-  return folder_->NoteFailedCopies(failed_copies_);
+  status = folder_->NoteFailedCopies(before);
+  if (status.ok()) status = NoteRun();
+  if (!status.ok() || failed_copies_ == before) return status;
+  status = folder_->NoteFailedCopies(failed_copies_);
+  // One that is too high does no harm. The first copy writes it again.
+  return failed_copies_ < before ? absl::OkStatus() : status;
 }
 
 int StateKeeper::FailedCopiesBefore() const {

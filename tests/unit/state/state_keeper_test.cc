@@ -388,6 +388,38 @@ TEST_F(StateKeeperTest, FailuresThatCannotBeReadAreTooMany) {
   EXPECT_EQ((*folder)->failed_copies(), std::numeric_limits<int>::max());
 }
 
+TEST_F(StateKeeperTest, AStartThatCannotCountFailuresDoesNotMakeTheLastStopUnclean) {
+  Start().Take("daily", "k", 3);
+  ASSERT_TRUE(process_->Drain().ok());
+  process_.reset();
+  options_.after_crash = AfterCrash::kTrust;
+  std::filesystem::create_directory(folder_ + "/failed");
+  EXPECT_FALSE(Process(folder_, machine_, options_).status().ok());
+  std::filesystem::remove(folder_ + "/failed");
+  options_.after_crash = AfterCrash::kEmpty;
+  Start();
+  EXPECT_THAT(process_->log(), Not(HasSubstr("unclean_stop")));
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+}
+
+// A number that is too high is only too careful.
+TEST_F(StateKeeperTest, ALowerNumberOfFailuresNeedNotBeWrittenAtTheStart) {
+  options_.after_crash = AfterCrash::kTrust;
+  options_.copies = false;
+  Start();
+  CrashAndStart();
+  ASSERT_TRUE(process_->Drain().ok());
+  process_.reset();
+  const std::string failed = folder_ + "/failed";
+  // It is replaced once the run is noted.
+  options_.before_step = [&] {
+    if (!std::filesystem::exists(folder_ + "/running.new")) return;
+    std::filesystem::remove(failed);
+    std::filesystem::create_directory(failed);
+  };
+  Start();
+}
+
 TEST_F(StateKeeperTest, EmptyDoesNotLoadCopies) {
   options_.after_crash = AfterCrash::kTrust;
   Start();
