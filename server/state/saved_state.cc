@@ -155,7 +155,7 @@ Remembered ReadRemembered(FieldReader* from) {
   one.grant.grant_time_ns = from->Signed();
   one.grant.receipt_id = from->Number();
   one.end_ns = from->Signed();
-  // Only if permits were forgiven.
+  // Only if permits were forgiven. Version 1 of the format does not have it.
   if (!from->rest().empty()) {
     one.grant.counted.resize(from->NumberUpTo(common::bounds::kMaxCharges));
     for (uint64_t& counted : one.grant.counted) counted = from->Number();

@@ -110,10 +110,10 @@ absl::Status ReadPreamble(Input* input, const std::string& path) {
     return input->Damaged(0, "its checksum is wrong");
   }
   const uint32_t version = FixedAt(preamble.data() + kMagic.size());
-  if (version != kStateVersion) {
-    return absl::UnimplementedError(absl::StrCat(path, ": has version ", version,
-                                                 " of the format; this server reads version ",
-                                                 kStateVersion));
+  if (version > kStateVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat(path, ": has version ", version,
+                     " of the format; this server reads versions up to ", kStateVersion));
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,9 @@
 
 namespace sluice::state {
 
-inline constexpr uint32_t kStateVersion = 1;
+// 1: a record kRemembered has nothing behind its end. Files of all versions up to this one are
+// read.
+inline constexpr uint32_t kStateVersion = 2;
 
 enum class RecordKind : uint8_t {
   kHead = 1,      // of which process, and when

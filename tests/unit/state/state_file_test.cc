@@ -114,11 +114,11 @@ TEST_F(StateFileTest, SaysWhetherItIsNewerOrForeign) {
   SetBytes("limits: [{name: api, rate: 5/s}]\n");
   EXPECT_TRUE(absl::IsInvalidArgument(Read())) << Read();
   EXPECT_THAT(std::string(Read().message()), HasSubstr("not a state file of Sluice"));
-  // Version 2, with its checksum (CRC-32 of "SLUICEST\2\0\0\0").
-  SetBytes(std::string("SLUICEST\x02\0\0\0", 12) + std::string("\xe2\x79\xcf\x9d", 4));
+  // Version 3, with its checksum (CRC-32 of "SLUICEST\3\0\0\0").
+  SetBytes(std::string("SLUICEST\x03\0\0\0", 12) + std::string("\x87\x1e\x73\x25", 4));
   EXPECT_TRUE(absl::IsUnimplemented(Read())) << Read();
   EXPECT_THAT(std::string(Read().message()),
-              HasSubstr("has version 2 of the format; this server reads version 1"));
+              HasSubstr("has version 3 of the format; this server reads versions up to 2"));
   EXPECT_TRUE(absl::IsNotFound(ReadStateFile(
       folder_.Path("none"), [](RecordKind, FieldReader*) { return absl::OkStatus(); })));
 }

@@ -445,9 +445,9 @@ TEST_F(StateKeeperTest, AStateOfAnOlderRunIsNotTakenForTheLastOne) {
 
 // ---- Files that cannot be used
 
-// With the checksum of its head (CRC-32 of "SLUICEST\2\0\0\0").
+// With the checksum of its head (CRC-32 of "SLUICEST\3\0\0\0").
 std::string NewerVersion(const std::string& state) {
-  return std::string("SLUICEST\x02\0\0\0", 12) + std::string("\xe2\x79\xcf\x9d", 4) +
+  return std::string("SLUICEST\x03\0\0\0", 12) + std::string("\x87\x1e\x73\x25", 4) +
          state.substr(16);
 }
 
@@ -463,7 +463,7 @@ TEST_F(StateKeeperTest, MovesUnusableFilesAsideAndSaysWhy) {
       {whole.substr(0, whole.size() - 1), "is not whole"},
       {changed, "damaged at byte"},
       {"hello, world, this is a text", "not a state file of Sluice"},
-      {NewerVersion(whole), "has version 2 of the format; this server reads version 1"},
+      {NewerVersion(whole), "has version 3 of the format; this server reads versions up to 2"},
   };
   for (const AfterCrash after_crash : {AfterCrash::kEmpty, AfterCrash::kTrust}) {
     options_.after_crash = after_crash;
@@ -479,6 +479,22 @@ TEST_F(StateKeeperTest, MovesUnusableFilesAsideAndSaysWhy) {
       EXPECT_EQ(process_->Remaining("daily", "k"), 0) << why;
     }
   }
+}
+
+TEST_F(StateKeeperTest, AStateOfVersion1IsLoaded) {
+  store::Once once;
+  once.id = {{1, 2}};
+  ASSERT_TRUE(Start().Take("daily", "k", 3, {.once = &once}).granted());
+  ASSERT_TRUE(process_->Drain().ok());
+  process_.reset();
+  const std::string state = StateBytes();
+  EXPECT_EQ(state.substr(0, 12), std::string("SLUICEST\x02\0\0\0", 12));
+  SetStateBytes(std::string("SLUICEST\x01\0\0\0", 12) + std::string("\x0c\xd6\x7a\x8f", 4) +
+                state.substr(16));
+  Start();
+  EXPECT_THAT(process_->log(), Not(HasSubstr("state_unusable")));
+  EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+  EXPECT_TRUE(process_->Take("daily", "k", 3, {.once = &once}).repeated);
 }
 
 TEST_F(StateKeeperTest, ASecondServerIsRefused) {
