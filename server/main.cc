@@ -50,6 +50,7 @@
 #include "server/reloads.h"
 #include "server/service/receipt.h"
 #include "server/state/resumed_clock.h"
+#include "server/state/state_folder.h"
 #include "server/state/state_keeper.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/redis/redis_store.h"
@@ -317,6 +318,12 @@ int Server::AwaitRateLimits(RateLimitSource& source) {
 int Server::TakeState() {
   if (inherited_.taker == nullptr || flags_.in_redis) return kDone;
   if (const int code = CheckLimitsLoad(); code != kDone) return code;
+  if (!flags_.state_dir.empty()) {
+    const absl::Status status = state::StateFolder::Probe(flags_.state_dir);
+    if (!status.ok()) {
+      return Fail(kFailed, absl::StrCat("--state_dir=", flags_.state_dir, ": ", status.message()));
+    }
+  }
   if (const absl::Status status = OpenOtherPorts(flags_, &inherited_.sockets); !status.ok()) {
     return Fail(kFailed, status.message());
   }
@@ -339,6 +346,7 @@ int Server::OpenState() {
        .after_crash = flags_.after_crash,
        .handed_over =
            handed_over ? absl::StrCat("/proc/self/fd/", inherited_.state.get()) : std::string(),
+       .taken_back = handed_over && inherited_.taker == nullptr,
        .lock = inherited_.lock.get()},
       &log_);
   if (!opened.ok() && handed_over) {

@@ -23,6 +23,9 @@
 namespace sluice::state {
 namespace {
 
+// More than a start writes.
+constexpr size_t kProbeBytes = size_t{16} << 10;
+
 absl::Status SystemError(absl::string_view what) { return absl::ErrnoToStatus(errno, what); }
 
 // The first bytes of a small file; as many as fit.
@@ -38,22 +41,39 @@ absl::StatusOr<std::string> ReadSmall(int fd) {
 absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(std::string path,
                                                                BeforeStep before_step, int lock) {
   std::unique_ptr<StateFolder> folder(new StateFolder(std::move(path), std::move(before_step)));
-  const bool made = mkdir(folder->path_.c_str(), 0700) == 0;
-  if (!made && errno != EEXIST) return SystemError("cannot make the folder");
-  folder->folder_fd_ = open(folder->path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder->folder_fd_ < 0) return SystemError("cannot open the folder");
-  if (made) {
-    // Else it might be gone after a power failure, and buckets would be full.
-    const int parent = openat(folder->folder_fd_, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = parent >= 0 && fsync(parent) == 0;
-    absl::Status status = synced ? absl::OkStatus() : SystemError("cannot sync its parent");
-    if (parent >= 0) close(parent);
-    if (!synced) return status;
-  }
+  if (absl::Status status = folder->Make(); !status.ok()) return status;
   if (absl::Status status = folder->Lock(lock); !status.ok()) return status;
   if (absl::Status status = folder->ReadLastRun(); !status.ok()) return status;
   if (absl::Status status = folder->ReadFailedCopies(); !status.ok()) return status;
   return folder;
+}
+
+absl::Status StateFolder::Probe(const std::string& path) {
+  StateFolder folder(path, nullptr);
+  if (absl::Status status = folder.Make(); !status.ok()) return status;
+  const std::string probe = path + "/probe.new";
+  auto file = StateFileWriter::Create(probe, nullptr);
+  absl::Status status = file.status();
+  if (status.ok()) {
+    (*file)->Add(RecordKind::kLimitName, std::string(kProbeBytes, '\0'));
+    status = (*file)->Finish();
+  }
+  unlink(probe.c_str());
+  return status;
+}
+
+absl::Status StateFolder::Make() {
+  const bool made = mkdir(path_.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) return SystemError("cannot make the folder");
+  folder_fd_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_fd_ < 0) return SystemError("cannot open the folder");
+  if (!made) return absl::OkStatus();
+  // Else it might be gone after a power failure, and buckets would be full.
+  const int parent = openat(folder_fd_, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = parent >= 0 && fsync(parent) == 0;
+  absl::Status status = synced ? absl::OkStatus() : SystemError("cannot sync its parent");
+  if (parent >= 0) close(parent);
+  return status;
 }
 
 StateFolder::~StateFolder() {
@@ -65,18 +85,16 @@ StateFolder::~StateFolder() {
 int StateFolder::ShareLock() const { return fcntl(lock_fd_, F_DUPFD_CLOEXEC, 0); }
 
 absl::Status StateFolder::Lock(int lock) {
-  lock_fd_ = openat(folder_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (lock_fd_ < 0) return SystemError("cannot write to the folder: lock");
   struct stat ours;
   struct stat given;
-  if (lock >= 0 && fstat(lock_fd_, &ours) == 0 && fstat(lock, &given) == 0 &&
-      ours.st_dev == given.st_dev && ours.st_ino == given.st_ino) {
-    // Locks are of the open file: this one is held together with the process that gave it.
-    close(lock_fd_);
-    lock_fd_ = fcntl(lock, F_DUPFD_CLOEXEC, 0);
-    if (lock_fd_ < 0) return SystemError("cannot lock the folder");
-    lock_was_given_ = true;
-  }
+  lock_was_given_ = lock >= 0 && fstatat(folder_fd_, "lock", &ours, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    fstat(lock, &given) == 0 && ours.st_dev == given.st_dev &&
+                    ours.st_ino == given.st_ino;
+  // Locks are of the open file: a given one is held together with the process that gave it.
+  lock_fd_ = lock_was_given_
+                 ? fcntl(lock, F_DUPFD_CLOEXEC, 0)
+                 : openat(folder_fd_, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_fd_ < 0) return SystemError("cannot write to the folder: lock");
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return SystemError("cannot lock the folder");
     const std::string process = ReadSmall(lock_fd_).value_or("");
@@ -86,11 +104,13 @@ absl::Status StateFolder::Lock(int lock) {
                      "); give each server a folder of its own"));
   }
   const std::string process = absl::StrCat(getpid(), "\n");
-  if (ftruncate(lock_fd_, 0) != 0 ||
-      pwrite(lock_fd_, process.data(), process.size(), 0) != static_cast<ssize_t>(process.size())) {
-    return SystemError("cannot write to the folder: lock");
-  }
-  return absl::OkStatus();
+  // In place, so that it needs no room on the disk.
+  const bool written =
+      pwrite(lock_fd_, process.data(), process.size(), 0) == static_cast<ssize_t>(process.size()) &&
+      ftruncate(lock_fd_, static_cast<off_t>(process.size())) == 0;
+  // It is only for the message above. A process that took its state back goes on without it.
+  return written || lock_was_given_ ? absl::OkStatus()
+                                    : SystemError("cannot write to the folder: lock");
 }
 
 absl::Status StateFolder::ReadLastRun() {

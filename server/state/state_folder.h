@@ -6,6 +6,7 @@
 //   state      the last state that was written, with an id: that of its run, or of the copy
 //   state.new  one that is being written; running.new likewise
 //   state.unusable-TIME   one that was moved aside
+//   probe.new  written to see whether that is possible, and removed
 //   failed     how many copies failed in a row, also in the runs before
 //   holds      for how long slots may have been promised (hold_terms.h); holds.new likewise
 //
@@ -50,6 +51,9 @@ class StateFolder {
   static absl::StatusOr<std::unique_ptr<StateFolder>> Open(std::string path,
                                                            BeforeStep before_step = nullptr,
                                                            int lock = -1);
+  // Whether the folder can be written to: makes it if there is none, and writes a file, which it
+  // removes. Another process may use the folder meanwhile.
+  static absl::Status Probe(const std::string& path);
   ~StateFolder();
   StateFolder(const StateFolder&) = delete;
   StateFolder& operator=(const StateFolder&) = delete;
@@ -87,6 +91,8 @@ class StateFolder {
  private:
   StateFolder(std::string path, BeforeStep before_step)
       : path_(std::move(path)), before_step_(std::move(before_step)) {}
+  // Makes the folder if there is none, and opens it.
+  absl::Status Make();
   absl::Status Lock(int lock);
   absl::Status ReadLastRun();
   absl::Status ReadFailedCopies();

@@ -224,13 +224,25 @@ absl::Status StateKeeper::Begin(Sources sources) {
   absl::Status status = sources_->registry.BeforeChange(
       [this](const limits::LimitTable& table) { return NoteHoldTerms(table); });
   if (!status.ok()) return status;
+  status = NoteStart();
+  if (status.ok() || !options_.taken_back) return status;
+  log_.Error("state_folder_not_writable",
+             {{"folder", options_.folder},
+              {"error", status.message()},
+              {"consequence",
+               "the server goes on; unless it can write to the folder when it "
+               "drains, the next start is one after a crash"}});
+  return absl::OkStatus();
+}
+
+absl::Status StateKeeper::NoteStart() {
   if (options_.after_crash != AfterCrash::kTrust) return NoteRun();
   // First the number that the folder has: then the file exists, and to write the new one needs no
   // room on the disk. Else a full disk could end the start once the run was noted, and a state that
   // was written at a drain would count as one after a crash.
   const int before = std::min(folder_->failed_copies(), kMostFailedCopies);
   failed_copies_ = FailedCopiesBefore();
-  status = folder_->NoteFailedCopies(before);
+  absl::Status status = folder_->NoteFailedCopies(before);
   if (status.ok()) status = NoteRun();
   if (!status.ok() || failed_copies_ == before) return status;
   status = folder_->NoteFailedCopies(failed_copies_);

@@ -66,6 +66,9 @@ class StateKeeper {
     // The state that another process handed over, which is loaded instead of the folder's. Empty:
     // none.
     std::string handed_over = {};
+    // It is of this process, which goes on with it. Then Begin succeeds also if it can write
+    // nothing to the folder: the last run that is noted there has written no state at a drain.
+    bool taken_back = false;
     int lock = -1;  // as StateFolder::Open takes it
   };
 
@@ -133,6 +136,7 @@ class StateKeeper {
   int FailedCopiesBefore() const;
   void NoteCopy(const absl::Status& status);
   // Of this run.
+  absl::Status NoteStart();
   absl::Status NoteRun() { return folder_->NoteRun({run_id_, trusted_}); }
   std::array<uint64_t, 2> LoadedIds() const;
   absl::Status Write(bool at_drain);

@@ -319,6 +319,33 @@ TEST_F(StateOverTest, AStateFolderMayComeAndGo) {
   EXPECT_EQ(Remaining("daily", "k"), 0);
 }
 
+// A folder of the name that a file is to get: as a disk that is full.
+TEST_F(StateOverTest, TheOldServerGoesOnIfTheStateFolderCannotBeWritten) {
+  const std::string folder = "--state_dir=" + files_.Path("state");
+  StartFirst({folder});
+  ASSERT_TRUE(Granted("daily", "k", 10));
+  // A start writes there first.
+  std::filesystem::create_directory(files_.Path("state") + "/running.new");
+  EXPECT_EQ(FailsWith(Flags({folder}), "running.new"), 1);
+  EXPECT_TRUE(server_->Logs({"event=handing_over", "event=state_folder_not_writable"}));
+  EXPECT_EQ(Remaining("daily", "k"), 90);
+  std::filesystem::remove(files_.Path("state") + "/running.new");
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(server_->WaitForExit(), 0) << server_->log();
+  StartFirst({folder});
+  EXPECT_EQ(Remaining("daily", "k"), 90);
+}
+
+TEST_F(StateOverTest, AServerThatCannotWriteToItsFolderDoesNotAskForTheState) {
+  const std::string folder = "--state_dir=" + files_.Path("state");
+  StartFirst({folder});
+  ASSERT_TRUE(Granted("daily", "k", 10));
+  std::filesystem::create_directory(files_.Path("state") + "/probe.new");
+  EXPECT_EQ(FailsWith(Flags({folder}), folder + ": "), 1);
+  EXPECT_THAT(server_->log(), ::testing::Not(HasSubstr("event=handing_over")));
+  EXPECT_EQ(Remaining("daily", "k"), 90);
+}
+
 class RefusalTest : public TakeoverTest {};
 
 TEST_F(RefusalTest, TheFirstServerListensForItsOwnerAlone) {

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -576,6 +578,73 @@ TEST_F(StateKeeperTest, AProcessThatIsTooLateToTakeOverDoesNotMakeTheNextStopUnc
   Start();
   EXPECT_THAT(process_->log(), Not(HasSubstr("unclean_stop")));
   EXPECT_EQ(process_->Remaining("daily", "k"), 2);
+}
+
+// Nothing can be written while it lives, as on a disk that is full.
+class FullDisk {
+ public:
+  FullDisk() : handler_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit full = {0, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &full);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  const sighandler_t handler_;
+  rlimit before_ = {};
+};
+
+TEST_F(StateKeeperTest, AProcessThatTookItsStateBackGoesOnWithoutRoomOnTheDisk) {
+  machine_.time = MachineTime::Now();
+  options_.copies = false;
+  for (const AfterCrash after_crash : {AfterCrash::kEmpty, AfterCrash::kTrust}) {
+    for (const bool crashes : {false, true}) {
+      SCOPED_TRACE(crashes);
+      process_.reset();
+      std::filesystem::remove_all(folder_);
+      options_.after_crash = after_crash;
+      Start();
+      ASSERT_TRUE(process_->Take("daily", "k", 1).granted());
+      Restart();
+      ASSERT_TRUE(process_->Take("daily", "k", 1).granted());
+      const auto [state, lock] = process_->HandOver();
+      process_.reset();
+      options_.handed_over = "/proc/self/fd/" + std::to_string(state);
+      options_.lock = lock;
+      {
+        const FullDisk full;
+        EXPECT_FALSE(Process(folder_, machine_, options_).status().ok());
+        options_.taken_back = true;
+        Start();
+      }
+      EXPECT_EQ(process_->Remaining("daily", "k"), 3);
+      ASSERT_TRUE(process_->Take("daily", "k", 1).granted());
+      if (!crashes) EXPECT_TRUE(process_->Drain().ok());
+      options_.handed_over.clear();
+      options_.taken_back = false;
+      options_.lock = -1;
+      close(state);
+      close(lock);
+      Start();
+      // The state that it loaded first is its last copy.
+      const int64_t after = after_crash == AfterCrash::kTrust ? 4 : 0;
+      EXPECT_EQ(process_->Remaining("daily", "k"), crashes ? after : 2);
+    }
+  }
+}
+
+TEST_F(StateKeeperTest, ProbeSaysWhetherTheFolderCanBeWrittenTo) {
+  EXPECT_TRUE(StateFolder::Probe(folder_).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  const FullDisk full;
+  EXPECT_FALSE(StateFolder::Probe(folder_).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
 TEST_F(StateKeeperTest, TrustLoadsACopyOfTheProcessThatHandedOver) {

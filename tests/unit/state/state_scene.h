@@ -60,6 +60,7 @@ struct ProcessOptions {
   uint64_t max_buckets = store::MemoryStoreOptions().max_buckets;
   // Of a process that hands over.
   std::string handed_over = {};
+  bool taken_back = false;
   int lock = -1;
 };
 
@@ -74,6 +75,7 @@ class Process {
                                      .machine = [&machine] { return machine.time; },
                                      .before_step = std::move(options.before_step),
                                      .handed_over = options.handed_over,
+                                     .taken_back = options.taken_back,
                                      .lock = options.lock},
                                     &log_);
     status_ = opened.status();
