@@ -14,7 +14,7 @@ using std::chrono::steady_clock;
 RenewalTimer& RenewalTimer::OfProgram() {
   static std::atomic<RenewalTimer*> of_program{nullptr};
   RenewalTimer* timer = of_program.load(std::memory_order_acquire);
-  while (timer == nullptr || timer->Forked()) {
+  while (timer == nullptr || timer->fork_mark_.forked()) {
     auto made = std::unique_ptr<RenewalTimer>(new RenewalTimer(timer));
     if (of_program.compare_exchange_strong(timer, made.get(), std::memory_order_acq_rel)) {
       return *made.release();
@@ -25,7 +25,7 @@ RenewalTimer& RenewalTimer::OfProgram() {
 
 bool RenewalTimer::RunAfter(const std::shared_ptr<Alarm>& alarm, nanoseconds delay,
                             std::function<void()> fn) {
-  if (Forked()) return false;
+  if (fork_mark_.forked()) return false;
   const TimePoint at = After(steady_clock::now(), delay);
   MutexLock lock(&mu_);
   if (alarm->state == Alarm::State::kClosed || at >= alarm->at) return true;
@@ -48,7 +48,7 @@ bool RenewalTimer::RunAfter(const std::shared_ptr<Alarm>& alarm, nanoseconds del
 
 void RenewalTimer::Close(const std::shared_ptr<Alarm>& alarm) {
   // The child has no such thread, and the mutex may have been locked at the fork.
-  if (Forked()) return;
+  if (fork_mark_.forked()) return;
   std::function<void()> dropped;
   std::thread last;
   {

@@ -3,8 +3,6 @@
 #ifndef SLUICE_CLIENT_SRC_RENEWAL_TIMER_H_
 #define SLUICE_CLIENT_SRC_RENEWAL_TIMER_H_
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -14,6 +12,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "client/src/transport/fork_mark.h"
 #include "common/mutex.h"
 #include "sluice/connection.h"
 
@@ -50,11 +49,10 @@ class RenewalTimer {
 
   explicit RenewalTimer(const RenewalTimer* before) : before_(before) {}
 
-  bool Forked() const { return getpid() != pid_; }
   // Of the thread that was started in that generation.
   void Run(uint64_t generation);
 
-  const pid_t pid_ = getpid();
+  const ForkMark fork_mark_;
   // That of the parent process, so that it is no leak.
   [[maybe_unused]] const RenewalTimer* const before_;
   common::Mutex mu_;

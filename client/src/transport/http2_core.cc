@@ -1,6 +1,5 @@
 #include "client/src/transport/http2_core.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -36,16 +35,6 @@ std::chrono::nanoseconds PauseAfter(int failures) {
   return pause * static_cast<int64_t>(800 + common::RandomWord() % 400) / 1000;
 }
 
-// The number of times that this process is a fork's child.
-std::atomic<int> fork_generation{0};
-
-int ForkGeneration() {
-  static const int registered = pthread_atfork(
-      nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
-  static_cast<void>(registered);
-  return fork_generation.load(std::memory_order_relaxed);
-}
-
 std::string Authority(const ServerAddress& server, const TlsOptions& tls) {
   if (!tls.server_name.empty()) return tls.server_name;
   return server.is_unix() ? "localhost" : server.text;
@@ -60,14 +49,9 @@ Http2Core::Http2Core(ServerAddress server, const TlsOptions& tls,
       options_(options),
       headers_(setup != nullptr, Authority(server, tls), token),
       dialer_(std::move(server), tls, std::move(setup), options.resolver),
-      fork_generation_(ForkGeneration()),
       thread_wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Http2Core::~Http2Core() { close(thread_wake_fd_); }
-
-bool Http2Core::forked() const {
-  return fork_generation.load(std::memory_order_relaxed) != fork_generation_;
-}
 
 void Http2Core::Unlock() {
   while (!ended_.empty()) {

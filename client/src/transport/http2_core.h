@@ -25,6 +25,7 @@
 
 #include "client/src/transport/call_stream.h"
 #include "client/src/transport/dialer.h"
+#include "client/src/transport/fork_mark.h"
 #include "client/src/transport/link.h"
 #include "client/src/transport/transport_options.h"
 #include "common/mutex.h"
@@ -106,7 +107,7 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
 
   // Whether the process was forked since the core was made: the child has none of its threads, and
   // its lock may be held for ever.
-  bool forked() const;
+  bool forked() const { return fork_mark_.forked(); }
 
  private:
   enum class Dialing : uint8_t {
@@ -203,7 +204,7 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   const TransportOptions options_;
   const RequestHeaders headers_;
   const Dialer dialer_;
-  const int fork_generation_;
+  const ForkMark fork_mark_;
   DialCancel dial_cancel_;
   const int thread_wake_fd_;
   // Futex of blocking calls; counts wakes. Each call waits for its own bit of the set.
