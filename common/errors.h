@@ -38,6 +38,12 @@ inline bool WasNotExecuted(const absl::Status& status) {
   return status.GetPayload(kExecutedMetadata).has_value();
 }
 
+// About the bytes of memory that an error takes; 0 for OK.
+inline size_t MemoryOf(const absl::Status& status) {
+  constexpr size_t kStatusBytes = 96;  // without its text
+  return status.ok() ? 0 : kStatusBytes + status.message().size();
+}
+
 // Of the statuses of ClientOverBound.
 inline constexpr char kClientBoundPayload[] = "sluice-client-bound";
 

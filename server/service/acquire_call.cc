@@ -43,6 +43,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   begun_ = 0;
   status_ = absl::OkStatus();
   items_.clear();
+  error_bytes_ = 0;
   asked_.clear();
   once_.clear();
   ReleaseAttempts();
@@ -189,8 +190,8 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool AcquireCall::AddUsual(const Item& item,
 
 size_t AcquireCall::AddAny(Item& item, Attempt& attempt) {
   const size_t before = attempt.merged_charges();
-  item.status = Add(item, attempt);
-  if (!item.status.ok()) {
+  if (absl::Status status = Add(item, attempt); !status.ok()) {
+    SetError(item, std::move(status));
     item.index = kUndecided;
     return kErrorCost;
   }
@@ -321,7 +322,7 @@ void AcquireCall::Decided() {
       stale = true;
       continue;
     }
-    item.status = StatusOf(item);
+    SetError(item, StatusOf(item));
     item.store_unavailable = decided.outcome == store::Outcome::kUnavailable &&
                              decided.source == store::Source::kStoreUnavailable;
   }
@@ -331,6 +332,11 @@ void AcquireCall::Decided() {
     BlameDeadline();
   }
   Finish();
+}
+
+void AcquireCall::SetError(Item& item, absl::Status error) {
+  error_bytes_ += errors::MemoryOf(error);
+  item.status = std::move(error);
 }
 
 void AcquireCall::EndSliceBefore(size_t undecided) {

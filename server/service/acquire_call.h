@@ -158,11 +158,11 @@ class AcquireCall final : private waiting::HeldCaller {
   void Start(const Collaborators& with, int64_t deadline_ns, DoneFn done, void* context);
   // RateLimiter::Continue.
   void Continue();
-  // Bytes of memory, with that of former requests.
+  // Bytes of memory, with that of former requests. Not while the store decides.
   size_t memory() const {
     size_t bytes = sizeof(*this) + items_.capacity() * sizeof(Item) +
                    asked_.capacity() * sizeof(Asked) + receipts_.capacity() +
-                   once_.capacity() * sizeof(OnceRequest);
+                   once_.capacity() * sizeof(OnceRequest) + error_bytes_;
     for (const auto& attempt : attempts_) bytes += sizeof(Attempt) + attempt->memory();
     return bytes;
   }
@@ -274,6 +274,7 @@ class AcquireCall final : private waiting::HeldCaller {
 
   // ---- The decision.
   void Decided();
+  void SetError(Item& item, absl::Status error);
   // Takes the acquisitions that the store left undecided out of the slice.
   void EndSliceBefore(size_t undecided);
   // The item's status for an outcome that is final.
@@ -325,6 +326,7 @@ class AcquireCall final : private waiting::HeldCaller {
 
   // The answer.
   absl::Status status_;
+  size_t error_bytes_ = 0;  // of the errors of items
   std::string receipts_;
   // It was held until the grant time: its wait is over.
   bool was_held_ = false;

@@ -1,6 +1,7 @@
 #include "server/service/renew_call.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@ namespace errors = common::errors;
 void RenewCall::Reset() {
   receipts_.clear();
   results_.clear();
+  error_bytes_ = 0;
   added_ = next_ = 0;
   sliced_ = false;
   slice_cost_ = 0;
@@ -62,17 +64,18 @@ void RenewCall::DecideSlice() {
 }
 
 void RenewCall::Open(size_t receipt) {
-  Result& result = results_[receipt];
-  result.status = with_->signer.Open(receipts_[receipt], &opened_);
-  if (!result.status.ok()) return;
+  if (absl::Status status = with_->signer.Open(receipts_[receipt], &opened_); !status.ok()) {
+    return SetError(receipt, std::move(status));
+  }
+  results_[receipt].status = absl::OkStatus();
   // Limits that were deleted, and their buckets with them. They give no right to those that remain.
   std::erase_if(opened_.charges, [this](const ReceiptCharge& charge) {
     return table_->Find(charge.limit) == nullptr;
   });
   if (caller_ != nullptr) {
-    result.status = CheckMayRedeem(caller_.get(), absl::StrCat("receipts[", receipt, "]"),
-                                   opened_.charges, *table_);
-    if (!result.status.ok()) return;
+    absl::Status status = CheckMayRedeem(caller_.get(), absl::StrCat("receipts[", receipt, "]"),
+                                         opened_.charges, *table_);
+    if (!status.ok()) return SetError(receipt, std::move(status));
   }
   const size_t first = charges_.size();
   for (const ReceiptCharge& charge : opened_.charges) {
@@ -85,6 +88,11 @@ void RenewCall::Open(size_t receipt) {
   }
   if (charges_.size() == first) return;  // gone
   asked_.push_back({receipt, first, charges_.size() - first, opened_.id});
+}
+
+void RenewCall::SetError(size_t receipt, absl::Status error) {
+  error_bytes_ += errors::MemoryOf(error);
+  results_[receipt].status = std::move(error);
 }
 
 void RenewCall::Ask() {
@@ -112,12 +120,12 @@ void RenewCall::Decided() {
       case store::RenewOutcome::kGone:
         break;
       case store::RenewOutcome::kStaleRule:
-        result.status = errors::LimitsKeepChanging();
+        SetError(asked_[i].receipt, errors::LimitsKeepChanging());
         asked_[left++] = asked_[i];
         break;
       case store::RenewOutcome::kPending:
       case store::RenewOutcome::kUnavailable:
-        result.status = errors::RenewUnanswered();
+        SetError(asked_[i].receipt, errors::RenewUnanswered());
         break;
     }
   }

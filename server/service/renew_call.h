@@ -55,11 +55,12 @@ class RenewCall {
   size_t size() const { return receipts_.size(); }
   const Result& result(size_t i) const { return results_[i]; }
 
-  // Bytes of memory, with that of former requests.
+  // Bytes of memory, with that of former requests. Not while the store decides.
   size_t memory() const {
     return sizeof(*this) + receipts_.capacity() * sizeof(std::string_view) +
            results_.capacity() * sizeof(Result) + charges_.capacity() * sizeof(store::Charge) +
-           asked_.capacity() * sizeof(Asked) + renewals_.capacity() * sizeof(store::Renewal);
+           asked_.capacity() * sizeof(Asked) + renewals_.capacity() * sizeof(store::Renewal) +
+           error_bytes_;
   }
   // About the bytes that this request takes. Does not change while another thread answers it.
   size_t request_memory() const {
@@ -90,11 +91,13 @@ class RenewCall {
   void DecideSlice();
   // Adds the receipt to the slice, unless its outcome is known already.
   void Open(size_t receipt);
+  void SetError(size_t receipt, absl::Status error);
   void Ask();
   void Decided();
 
   std::vector<std::string_view> receipts_;
   std::vector<Result> results_;
+  size_t error_bytes_ = 0;  // of the errors in results_
   access::CallerPtr caller_;
   size_t added_ = 0;  // receipts; those over the bound are not kept
   size_t next_ = 0;   // the first receipt that is in no slice yet

@@ -18,6 +18,7 @@ void SettleCall::Reset(Form form) {
   items_.clear();
   actuals_.clear();
   charges_.clear();
+  error_bytes_ = 0;
   first_ = next_ = 0;
   step_.store(Step::kPrepare, std::memory_order_relaxed);
   decoded_.charges.clear();
@@ -71,6 +72,7 @@ void SettleCall::Run() {
       item.result.status = Prepare(item);
       attempts_ = 0;
       if (!item.result.status.ok()) {
+        error_bytes_ += errors::MemoryOf(item.result.status);
         ++next_;
         continue;
       }
@@ -205,6 +207,7 @@ bool SettleCall::Complete(Item* item) {
     return false;
   }
   item->result.status = StatusOf(*item);
+  error_bytes_ += errors::MemoryOf(item->result.status);
   item->result.outcome = operation_.outcome;
   if (item->result.status.ok()) KeepResults(item);
   if (SlotsOf(asked_) != nullptr && with_->held_callers != nullptr) {

@@ -85,9 +85,10 @@ class SettleCall {
   const Result& result(size_t i) const { return items_[i].result; }
   const SettledCharge& charge(size_t i) const { return charges_[i]; }
 
+  // Bytes of memory, with that of former requests. Not while the store decides.
   size_t memory() const {
     return sizeof(*this) + items_.capacity() * sizeof(Item) + actuals_.capacity() * sizeof(Actual) +
-           charges_.capacity() * sizeof(SettledCharge);
+           charges_.capacity() * sizeof(SettledCharge) + error_bytes_;
   }
   // About the bytes that this request takes. Does not change while another thread answers it.
   size_t request_memory() const {
@@ -146,6 +147,7 @@ class SettleCall {
   std::vector<Item> items_;
   std::vector<Actual> actuals_;
   std::vector<SettledCharge> charges_;
+  size_t error_bytes_ = 0;  // of the errors of items_
 
   // The settlement under way: items_[next_]. The slice began with first_.
   size_t first_ = 0;

@@ -53,6 +53,9 @@ class Connection final : public transport::PortConnection {
   bool writable() const;
   void NotifyWritable() { behind_ = true; }
   void MarkDirty() { loop_.MarkDirty(*this); }
+  void OnMemoryChanged() {
+    if (!settling_) MarkDirty();
+  }
   void EndStream(Exchange& exchange);
 
  private:

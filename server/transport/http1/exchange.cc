@@ -78,7 +78,10 @@ void Exchange::NotifyWritable() { connection_->NotifyWritable(); }
 void Exchange::EndStream() { connection_->EndStream(*this); }
 
 void Exchange::Spend(int64_t units) { connection_->Spend(units); }
-void Exchange::SetPendingBytes(size_t bytes) { pending_bytes_ = bytes; }
+void Exchange::SetPendingBytes(size_t bytes) {
+  pending_bytes_ = bytes;
+  connection_->OnMemoryChanged();
+}
 
 void Exchange::Recycle() {
   request_.Clear(kKeepBytes);

@@ -91,6 +91,7 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   // Counts work (net::WorkQueue), in units of about 100 ns.
   void Spend(int64_t units);
   // The handler holds `bytes` of memory for the exchange; replaces the number that was set before.
+  // Not within OnCancelled.
   void SetPendingBytes(size_t bytes);
   // Within OnCancelled: counts these bytes further, until the result is destroyed, on any thread.
   // For work in the background that has not ended.

@@ -130,6 +130,7 @@ void ServerCall::End(absl::StatusCode code, std::string_view message) {
 }
 
 void ServerCall::SetPendingBytes(size_t bytes) {
+  bytes += writer_.size() - held_out_;
   connection_->HoldPending(bytes - pending_bytes_);
   pending_bytes_ = bytes;
 }

@@ -111,10 +111,11 @@ class ServerCall : public http2::Stream {
   // stream, the deadline or the end of the connection still end the call.
   void ContinueLater();
 
-  // The handler holds `bytes` of memory for the call until it is decided; replaces the number that
-  // was set before. While they and the unsent answers exceed the connection's share, its next calls
-  // wait. Ends with the call.
+  // The handler holds `bytes` of memory for the call until it is decided, beside the response that
+  // is being written; replaces the number that was set before. While they and the unsent answers
+  // exceed the connection's share, its next calls wait. Ends with the call.
   void SetPendingBytes(size_t bytes);
+  size_t pending_bytes() const { return pending_bytes_; }
   // The same for a call that lasts (a watch), for which no other call waits. Returns false, and
   // sets nothing, if all such calls of the connection, or of its loop, would hold more than
   // bounds::kMaxConnectionWatchBytes or ConnectionOptions::max_loop_lasting_bytes.

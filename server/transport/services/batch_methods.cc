@@ -1,4 +1,5 @@
 // AcquireBatch and AcquireStream.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -86,12 +87,15 @@ class Batch final : public Pooled<Batch> {
     } while (phase_ == Phase::kDecided || (phase_ != Phase::kDeciding && !rpc_->turn_ended()));
     running_ = false;
     if (phase_ == Phase::kDeciding) {
-      rpc_->SetPendingBytes(call_.request_memory());
+      rpc_->SetPendingBytes(std::max(rpc_->pending_bytes(), call_.request_memory()));
     } else {
-      // Pending bytes would let the batch wait for itself.
+      CountMemory();
       rpc_->ContinueLater();
     }
   }
+
+  // Not while the store has the slice.
+  void CountMemory() { rpc_->SetPendingBytes(memory()); }
 
   // Returns whether it was the last.
   bool Step(absl::Status* status) {
@@ -111,6 +115,7 @@ class Batch final : public Pooled<Batch> {
           }
           limiter_->Acquire(&call_, rpc_->deadline_ns(), &OnDecided, this);
         } else {
+          CountMemory();
           limiter_->Continue(&call_);
         }
         return false;
@@ -135,7 +140,6 @@ class Batch final : public Pooled<Batch> {
     if (rpc_ == nullptr) return End();
     phase_ = Phase::kDecided;
     if (running_) return;  // the store has answered at once
-    rpc_->SetPendingBytes(0);
     Run();
   }
 
@@ -169,6 +173,7 @@ void Stream::OnBatchDone(ServerCall& rpc, const absl::Status& status) {
   batch = nullptr;
   if (!status.ok()) return End(rpc, status);
   rpc.Send();
+  rpc.SetPendingBytes(0);
   draining ? End(rpc, errors::Draining()) : rpc.ResumeReading();
 }
 

@@ -4,6 +4,7 @@
 #ifndef SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
 #define SLUICE_SERVER_TRANSPORT_SERVICES_UNARY_USE_CASE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -152,11 +153,7 @@ class UnaryUseCase final : public UnaryMethod {
         return;
       }
     } while (!item.decoder.done() && !rpc.turn_ended());
-    if (!item.decoder.done()) {
-      item.waits_for_turn = true;
-      rpc.ContinueLater();
-      return;
-    }
+    if (!item.decoder.done()) return ContinueLater(item);
     rpc.Spend(Kind::kUnits * static_cast<int64_t>(item.call.size()));
     Start(item);
   }
@@ -167,6 +164,12 @@ class UnaryUseCase final : public UnaryMethod {
     item.call.DecideInSlices();
     Decide(item,
            [&](auto done) { Kind::Decide(limiter_, &item.call, rpc.deadline_ns(), done, &item); });
+  }
+
+  void ContinueLater(Item& item) {
+    item.waits_for_turn = true;
+    item.rpc->SetPendingBytes(item.memory());
+    item.rpc->ContinueLater();
   }
 
   // Decides the next slice: start(done) starts that.
@@ -186,7 +189,7 @@ class UnaryUseCase final : public UnaryMethod {
     if (decided) return;
     item.decided = nullptr;
     if constexpr (!Kind::kSlicesLater) rpc.Spend(static_cast<int64_t>(item.call.slice_cost()));
-    rpc.SetPendingBytes(Kind::PendingBytes(item.call));
+    rpc.SetPendingBytes(std::max(rpc.pending_bytes(), Kind::PendingBytes(item.call)));
   }
 
   void Decided(Item& item) {
@@ -196,11 +199,7 @@ class UnaryUseCase final : public UnaryMethod {
       item.rpc->Spend(static_cast<int64_t>(item.call.slice_cost()));
       if (item.call.more()) {
         if constexpr (Kind::kEncodesSlices) Kind::Encode(item.call, &item.rpc->response());
-        item.waits_for_turn = true;
-        // Pending bytes would let the call wait for itself.
-        item.rpc->SetPendingBytes(0);
-        item.rpc->ContinueLater();
-        return;
+        return ContinueLater(item);
       }
     }
     if (ServerCall* const rpc = std::exchange(item.rpc, nullptr); rpc != nullptr) {

@@ -1,5 +1,6 @@
 #include "server/transport/web/json_api.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/bounds.h"
@@ -92,6 +93,7 @@ class DataCall final : public JsonCall {
       if (call_.options_of_last().hold) EndWithPeer();
     }
     under_way_ = shared_from_this();
+    CountMemory(memory());
     (limiter_.*Kind::kDecide)(
         &call_, store::kNoDeadline,
         [](void* of, typename Kind::Call*) {
@@ -109,17 +111,33 @@ class DataCall final : public JsonCall {
   }
 
  private:
+  // Not while the store has the call.
+  size_t memory() const {
+    return sizeof(*this) + request().capacity() +
+           std::max(call_.memory(), call_.request_memory()) + encoded_.capacity();
+  }
+
   // A small call too goes on in the background if it is more than one slice of work.
   void Decided() {
     if (call_.status().ok() && call_.more()) {
       if constexpr (Kind::kEncodesSlices) Kind::Encode(call_, &encoded_);
-      return ContinueInBackground([this] { limiter_.Continue(&call_); });
+      CountMemory(memory());
+      return ContinueInBackground([this] { Continue(); });
     }
     const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
     const absl::Status outcome = Kind::Outcome(call_);
     if (!outcome.ok()) return Answer(outcome);
     Kind::Encode(call_, &encoded_);
     Answer(std::string(reinterpret_cast<const char*>(encoded_.data()), encoded_.size()));
+  }
+
+  // What is left of a call whose peer has left is dropped.
+  void Continue() {
+    if (cancelled()) {
+      const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
+      return;
+    }
+    limiter_.Continue(&call_);
   }
 
   service::RateLimiter& limiter_;

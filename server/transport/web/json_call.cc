@@ -65,7 +65,7 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   exchange.set_state(call.get());
   exchange.Keep(call);
   net::OnLoop(*call->work_, [call] {
-    if (call->cancelled_.load(std::memory_order_relaxed)) return;
+    if (call->cancelled()) return;
     const absl::Status parsed = call->method_->options_.json.Parse(
         call->json_, *call->method_->options_.rpc.input_type(), &call->request_);
     call->json_ = std::string();
@@ -91,6 +91,12 @@ void JsonMethod::OnCancelled(http1::Exchange& exchange) {
 void JsonCall::ContinueInBackground(std::function<void()> go_on) {
   if (work_ == home_) work_ = &method_->options_.background;
   work_->Post(std::move(go_on));
+}
+
+void JsonCall::CountMemory(size_t bytes) {
+  net::OnLoop(*home_, [call = shared_from_this(), bytes] {
+    if (call->exchange_ != nullptr) call->exchange_->SetPendingBytes(bytes);
+  });
 }
 
 void JsonCall::Answer(absl::StatusOr<std::string> response, int http_status) {

@@ -39,6 +39,8 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
 
   // The request's bytes. They stay where they are.
   const std::string& request() const { return request_; }
+  // Whether the peer has left.
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   // The loop that the call is executed on: its exchange's, or that of the background.
   net::EventLoop& work() const { return *work_; }
   // Whether that is the background.
@@ -54,6 +56,9 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
 
   // Goes on in the background, where work() is from now on. On the thread of work().
   void ContinueInBackground(std::function<void()> go_on);
+
+  // The call holds `bytes` of memory from now on. On the thread of work().
+  void CountMemory(size_t bytes);
 
   // Sends the response, or the error. `http_status` 0: 200, or that of the error's code. On the
   // thread of work().

@@ -61,7 +61,10 @@ class Call final : public JsonCall {
  private:
   // A small call goes on in the background if it is more than one slice of work.
   void Decided() {
-    if (call_.more()) return ContinueInBackground([this] { limiter_.Continue(&call_); });
+    if (call_.more()) {
+      CountMemory(request().capacity() + call_.memory());
+      return ContinueInBackground([this] { limiter_.Continue(&call_); });
+    }
     const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
     if (!call_.status().ok()) return Answer(call_.status(), 400);
     common::Buffer encoded;

@@ -1,8 +1,10 @@
 // RateLimiterService on a memory store: large batches, which are handled in steps.
 #include "server/transport/services/rate_limiter_service.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "sluice/v1/rate_limiter.pb.h"
@@ -163,6 +165,33 @@ TEST_F(RateLimiterServiceTest, RefusesAnAcquisitionThatIsTooLarge) {
   attacker_->Pump();
   EXPECT_EQ(attacker_->calls[id].status(), "3");
   EXPECT_EQ(attacker_->calls[id].Header("grpc-message").rfind("acquisitions[0]: ", 0), 0u);
+}
+
+// Each of these requests has 4 KB, and each of its items an error.
+TEST_F(RateLimiterServiceTest, CountsWhatACallHoldsBetweenItsSlices) {
+  std::string batch;
+  std::string receipts;
+  for (int i = 0; i < 2048; ++i) batch += std::string("\x0a\x00", 2);
+  for (int i = 0; i < 1000; ++i) receipts += "\x0a\x02ww";
+  for (const auto& [method, bytes] :
+       {std::pair("AcquireBatch", batch), std::pair("AcquireStream", batch),
+        std::pair("SettleBatch", batch), std::pair("Renew", receipts)}) {
+    SCOPED_TRACE(method);
+    const size_t before = server_.server.memory_in_use();
+    const int32_t id =
+        attacker_->Call(std::string("/sluice.v1.RateLimiter/") + method, Framed(bytes));
+    attacker_->connection.FeedOnce(attacker_->TakeOutput());
+    size_t most = 0;
+    attacker_->connection.Take();
+    while (attacker_->connection.stream.output.size() < 1000) {  // the answer is not made
+      most = std::max(most, server_.server.memory_in_use());
+      server_.loop->RunOnce(0);
+    }
+    EXPECT_GT(most, before + 150'000);
+    attacker_->Pump();
+    EXPECT_EQ(attacker_->calls[id].status(), "0");
+    EXPECT_LT(server_.server.memory_in_use(), before + 8192);
+  }
 }
 
 // ---- Settlements and renewals

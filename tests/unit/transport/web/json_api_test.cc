@@ -1,0 +1,96 @@
+// JsonApi on a memory store: large batches, which are handled in slices in the background.
+#include "server/transport/web/json_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/net/event_loop.h"
+#include "common/strings.h"
+#include "server/service/limit_admin.h"
+#include "server/transport/services/limit_admin_service.h"
+#include "server/transport/web/access.h"
+#include "server/transport/web/json_codec.h"
+#include "tests/support/http_peer.h"
+#include "tests/unit/service/fixture.h"
+
+namespace sluice::web {
+namespace {
+
+using ::sluice::testing::HttpPeer;
+using ::sluice::testing::HttpUnderTest;
+using ::sluice::testing::StatusesOf;
+using ::testing::ElementsAre;
+
+class JsonApiTest : public service::ServiceTest {
+ protected:
+  JsonApiTest() { api_.Register(access_, &server_.routes); }
+
+  // A batch of `count` times the same acquisition.
+  static std::string Batch(int count, std::string_view acquisition) {
+    std::string body = "{\"acquisitions\":[";
+    for (int i = 0; i < count; ++i) absl::StrAppend(&body, i > 0 ? "," : "", common::ToAbsl(acquisition));
+    body += "]}";
+    return absl::StrCat("POST /v1/acquireBatch HTTP/1.1\r\nHost: localhost\r\nContent-Length: ",
+                        body.size(), "\r\nContent-Type: application/json\r\n\r\n", body);
+  }
+  // Runs the background once.
+  void Step() {
+    background_->RunOnce(0);
+    server_.loop->RunOnce(0);
+  }
+
+  HttpUnderTest server_;
+  std::unique_ptr<net::EventLoop> background_ = *net::EventLoop::Create(server_.clock);
+  JsonCodec json_;
+  common::Log log_{clock_, common::LogLevel::kError, -1};
+  service::WatchHub hub_{limiter_};
+  service::Collaborators with_{registry_, store_, clock_, metrics_, usage_, signer_};
+  service::LimitAdmin admin_{with_, log_, "test", [] { return limits::FileStatus(); }};
+  transport::LimitAdminService admin_service_{{.admin = admin_, .log = log_}};
+  Access access_{{.listen = {"127.0.0.1", 0, ""}, .hosts = {}}};
+  JsonApi api_{{limiter_, hub_, admin_service_, json_, *background_}, "test"};
+};
+
+TEST_F(JsonApiTest, CountsWhatABatchHoldsBetweenItsSlices) {
+  // The first is begun on the connection's loop, the second in the background.
+  for (const int count : {500, 4000}) {
+    HttpPeer peer(server_);
+    const size_t before = server_.server.memory_in_use();
+    peer.Feed(Batch(count, "{}"));
+    size_t most = 0;
+    int slices = 0;
+    for (; peer.stream.output.empty() && slices < 1000; ++slices) {
+      Step();
+      if (peer.stream.output.empty()) most = std::max(most, server_.server.memory_in_use());
+    }
+    EXPECT_GT(slices, 4);
+    EXPECT_GT(most, before + static_cast<size_t>(count) * 300);
+    EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+    peer.RunTurns();
+    EXPECT_LT(server_.server.memory_in_use(), before + 16'384);
+  }
+}
+
+TEST_F(JsonApiTest, BatchWhosePeerLeavesDebitsNothingFurther) {
+  Load({service::PerSecond("big", 1'000'000)});
+  {
+    HttpPeer peer(server_);
+    peer.Feed(Batch(4000, R"({"charges":[{"limit":"big","key":"k"}]})"));
+    for (int i = 0; i < 100 && Remaining("big", "k") == 1'000'000; ++i) Step();
+  }
+  const int64_t left = Remaining("big", "k");
+  EXPECT_LT(left, 1'000'000);
+  EXPECT_GT(left, 1'000'000 - 2000);
+  for (int i = 0; i < 100; ++i) Step();
+  EXPECT_EQ(Remaining("big", "k"), left);
+}
+
+}  // namespace
+}  // namespace sluice::web
