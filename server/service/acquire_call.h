@@ -82,8 +82,8 @@ class AcquireCall final : private waiting::HeldCaller {
   // Forgets the last request, keeps the memory. REQUIRES: no Acquire is under way.
   void Reset(Form form, Utf8 utf8 = Utf8::kChecked);
 
-  // The connection that the request came over, which bounds its bookings. Null: without a bound.
-  // Stays alive until RateLimiter::Acquire returns.
+  // The connection that the request came over, which bounds the bookings of the next slice. Null:
+  // without a bound. Stays alive until RateLimiter::Acquire or Continue returns.
   void UseConnection(ConnectionBookings* connection) { places_.Use(connection); }
   // The caller. Null: it may do everything. `counted`: how many acquisitions are already
   // counted against the client's max_calls_per_second, as the transport does when a call begins.

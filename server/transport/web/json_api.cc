@@ -86,9 +86,7 @@ class DataCall final : public JsonCall {
     if (!decoded.ok()) return Answer(decoded);
     call_.UseCaller(caller());
     call_.DecideInSlices();
-    if constexpr (requires { call_.UseConnection(nullptr); }) {
-      call_.UseConnection(&transport::BookingsState::Of(connection_state()));
-    }
+    UseConnection();
     if constexpr (std::is_same_v<Kind, AcquireKind>) {
       if (call_.options_of_last().hold) EndWithPeer();
     }
@@ -137,7 +135,15 @@ class DataCall final : public JsonCall {
       const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
       return;
     }
+    UseConnection();
     limiter_.Continue(&call_);
+  }
+
+  // For one slice.
+  void UseConnection() {
+    if constexpr (requires { call_.UseConnection(nullptr); }) {
+      call_.UseConnection(&transport::BookingsState::Of(connection_state()));
+    }
   }
 
   service::RateLimiter& limiter_;

@@ -14,6 +14,7 @@
 #include "common/net/event_loop.h"
 #include "common/strings.h"
 #include "server/service/limit_admin.h"
+#include "server/transport/services/bookings_state.h"
 #include "server/transport/services/limit_admin_service.h"
 #include "server/transport/web/access.h"
 #include "server/transport/web/json_codec.h"
@@ -90,6 +91,19 @@ TEST_F(JsonApiTest, BatchWhosePeerLeavesDebitsNothingFurther) {
   EXPECT_GT(left, 1'000'000 - 2000);
   for (int i = 0; i < 100; ++i) Step();
   EXPECT_EQ(Remaining("big", "k"), left);
+}
+
+// A slice has 52 bookings.
+TEST_F(JsonApiTest, BookingsOfAllSlicesCountForTheConnection) {
+  Load({service::PerSecond("api", 10)});
+  ASSERT_TRUE(Acquire("api", "k", 10).granted);
+  HttpPeer peer(server_);
+  peer.Feed(Batch(120, R"({"charges":[{"limit":"api","key":"k"}],"max_wait":"60s"})"));
+  for (int i = 0; i < 100 && peer.stream.output.empty(); ++i) Step();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+  peer.Feed("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  auto& state = server_.held.held.at(0)->connection_state();
+  EXPECT_EQ(transport::BookingsState::Of(state).Count(clock_), 120u);
 }
 
 }  // namespace
