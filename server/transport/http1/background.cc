@@ -19,7 +19,7 @@ struct BackgroundHandler::Job {
 
 void BackgroundHandler::OnRequest(Exchange& exchange) {
   auto job = std::make_shared<Job>();
-  exchange.SetPendingBytes(sizeof(Job) + exchange.request().memory());
+  exchange.SetPendingBytes(sizeof(Job));
   exchange.TakeRequest(&job->request);
   job->home = &exchange.loop();
   job->exchange = &exchange;

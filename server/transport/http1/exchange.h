@@ -39,8 +39,11 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   // ---- The request.
   const Request& request() const { return request_; }
   // Moves the request into `into`; views of it stay valid, and request() is empty. For a handler
-  // that hands views to work which may outlive the exchange.
-  void TakeRequest(Request* into) { request_.Swap(*into); }
+  // that hands views to work which may outlive the exchange. Adds it to the pending bytes.
+  void TakeRequest(Request* into) {
+    pending_bytes_ += request_.memory();
+    request_.Swap(*into);
+  }
   const Route& route() const { return *route_; }
   // The earliest time at which the request can have arrived; on Clock::NowNs.
   int64_t arrived_ns() const { return arrived_ns_; }

@@ -9,7 +9,7 @@ namespace sluice::transport {
 
 void LastingBytes::Add(size_t bytes) {
   bytes_ += bytes;
-  loop_.AddLastingBytes(bytes);
+  if (bounded_) loop_.AddLastingBytes(bytes);
 }
 
 std::shared_ptr<void> LastingBytes::Hold(size_t bytes) {

@@ -1,6 +1,7 @@
-// LastingBytes: what the calls of a connection that last (watches) hold, in the account of the
-// connection. It may be held for longer than the call, by work that cannot be stopped; and for
-// longer than the connection, then in the account of its loop.
+// LastingBytes: what the calls of a connection that last (watches) hold, or calls that were
+// cancelled while a store had them; in the account of the connection. It may be held for longer
+// than the call, by work that cannot be stopped; and for longer than the connection, then in the
+// account of its loop.
 #ifndef SLUICE_SERVER_TRANSPORT_PORT_LASTING_BYTES_H_
 #define SLUICE_SERVER_TRANSPORT_PORT_LASTING_BYTES_H_
 
@@ -15,8 +16,9 @@ class PortLoop;
 // Used on its loop only.
 class LastingBytes : public std::enable_shared_from_this<LastingBytes> {
  public:
-  LastingBytes(PortLoop& loop, PortConnection& connection)
-      : loop_(loop), connection_(&connection) {}
+  // `bounded`: whether they count against ConnectionOptions::max_loop_lasting_bytes.
+  LastingBytes(PortLoop& loop, PortConnection& connection, bool bounded)
+      : loop_(loop), connection_(&connection), bounded_(bounded) {}
 
   size_t bytes() const { return bytes_; }
   // Negative numbers wrap around.
@@ -31,6 +33,7 @@ class LastingBytes : public std::enable_shared_from_this<LastingBytes> {
 
   PortLoop& loop_;
   PortConnection* connection_;  // null: it was destroyed
+  const bool bounded_;
   size_t bytes_ = 0;
 };
 

@@ -28,6 +28,7 @@ PortConnection::PortConnection(PortLoop& loop, net::Stream& stream)
 
 PortConnection::~PortConnection() {
   if (lasting_ != nullptr) lasting_->LeaveConnection();
+  if (cancelled_ != nullptr) cancelled_->LeaveConnection();
   loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
   loop_.CountClosed();
 }
@@ -38,8 +39,17 @@ void PortConnection::Recognise(std::string_view authorization) {
 }
 
 LastingBytes& PortConnection::lasting() {
-  if (lasting_ == nullptr) lasting_ = std::make_shared<LastingBytes>(loop_, *this);
+  if (lasting_ == nullptr) {
+    lasting_ = std::make_shared<LastingBytes>(loop_, *this, /*bounded=*/true);
+  }
   return *lasting_;
+}
+
+std::shared_ptr<void> PortConnection::HoldCancelled(size_t bytes) {
+  if (cancelled_ == nullptr) {
+    cancelled_ = std::make_shared<LastingBytes>(loop_, *this, /*bounded=*/false);
+  }
+  return cancelled_->Hold(bytes);
 }
 
 bool PortConnection::HasRoomToLast(size_t bytes) const {
@@ -49,7 +59,7 @@ bool PortConnection::HasRoomToLast(size_t bytes) const {
 }
 
 size_t PortConnection::kept_memory() const {
-  return (lasting_ != nullptr ? lasting_->bytes() : 0) +
+  return (lasting_ != nullptr ? lasting_->bytes() : 0) + cancelled_bytes() +
          (service_state_ != nullptr ? service_state_->memory() : 0);
 }
 

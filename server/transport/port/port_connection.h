@@ -58,6 +58,10 @@ class PortConnection : public net::StreamHandler,
     return HasRoomToLast(bytes) ? lasting().Hold(bytes) : nullptr;
   }
 
+  // Adds `bytes` of a call that was cancelled while a store has it, until the result is destroyed,
+  // on any thread.
+  std::shared_ptr<void> HoldCancelled(size_t bytes);
+
   // ---- For PortLoop.
   // Asks the peer to use another connection. Never destroys this.
   virtual void Drain() = 0;
@@ -74,7 +78,9 @@ class PortConnection : public net::StreamHandler,
  protected:
   PortConnection(PortLoop& loop, net::Stream& stream);
 
-  // Of memory(): calls that last, and what the service keeps.
+  // Of the calls that were cancelled.
+  size_t cancelled_bytes() const { return cancelled_ != nullptr ? cancelled_->bytes() : 0; }
+  // Of memory(): calls that last or were cancelled, and what the service keeps.
   size_t kept_memory() const;
   // Forgets some of what the service keeps. Waits for another turn if there is more.
   void ForgetSome();
@@ -100,10 +106,11 @@ class PortConnection : public net::StreamHandler,
   net::Stream& stream_;
   access::CallerCache callers_;
   std::shared_ptr<ConnectionState> service_state_;
-  std::shared_ptr<LastingBytes> lasting_;  // null: nothing has lasted yet
-  size_t settled_bytes_ = 0;               // as the loop knows its memory
-  uint64_t acknowledged_bytes_ = 0;        // of the output, at the last check
-  int64_t acknowledged_ns_ = 0;            // when that had grown, or nothing was outstanding
+  std::shared_ptr<LastingBytes> lasting_;    // null: nothing has lasted yet
+  std::shared_ptr<LastingBytes> cancelled_;  // null: a store had no call that was cancelled
+  size_t settled_bytes_ = 0;                 // as the loop knows its memory
+  uint64_t acknowledged_bytes_ = 0;          // of the output, at the last check
+  int64_t acknowledged_ns_ = 0;              // when that had grown, or nothing was outstanding
   net::Timer stall_check_{net::Timer::To<&PortConnection::OnStallCheck>, this};
 };
 

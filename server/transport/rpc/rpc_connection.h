@@ -92,7 +92,7 @@ class RpcConnection final : public PortConnection,
     const RpcServerOptions& options = rpc_loop_.options();
     return unsent_bytes_ > options.max_connection_unsent_bytes ||
            (unsent_bytes_ > common::bounds::kMinConnectionUnsentBytes && rpc_loop_.over_unsent()) ||
-           pending_bytes_ > options.max_connection_pending_bytes;
+           pending_bytes_ + cancelled_bytes() > options.max_connection_pending_bytes;
   }
 
  private:

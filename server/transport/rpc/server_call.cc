@@ -41,6 +41,10 @@ void ServerCall::KeepRequest(Buffer* into) {
   UpdateHeldBytes();
 }
 
+std::shared_ptr<void> ServerCall::HoldCancelledBytes(size_t bytes) {
+  return connection_->HoldCancelled(pending_bytes_ + bytes);
+}
+
 void ServerCall::Spend(int64_t units) { connection_->Spend(units); }
 bool ServerCall::turn_ended() const { return !connection_->has_credit(); }
 

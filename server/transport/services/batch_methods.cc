@@ -64,6 +64,7 @@ class Batch final : public Pooled<Batch> {
   void Abandon() {
     if (phase_ != Phase::kDeciding) return End();
     if (stream_ == nullptr) rpc_->KeepRequest(&request_);
+    cancelled_bytes_ = rpc_->HoldCancelledBytes(sizeof(Batch) + request_.capacity());
     rpc_ = nullptr;
   }
 
@@ -154,7 +155,10 @@ class Batch final : public Pooled<Batch> {
     }
   }
 
-  void End() { pool_->Give(*this); }
+  void End() {
+    cancelled_bytes_.reset();
+    pool_->Give(*this);
+  }
 
   service::RateLimiter* limiter_ = nullptr;
   CallPool<Batch>* pool_ = nullptr;  // of the loop
@@ -165,6 +169,7 @@ class Batch final : public Pooled<Batch> {
   BatchDecoder decoder_{{}, &call_};
   // Of a stream, or of a call that is gone: the request, into which the call has views.
   common::Buffer request_;
+  std::shared_ptr<void> cancelled_bytes_;  // of a call that is gone, in the account
   Phase phase_ = Phase::kDecoding;
   bool running_ = false;
 };

@@ -99,10 +99,14 @@ class UnaryUseCase final : public UnaryMethod {
       item.pool->Give(item);
       return;
     }
-    item.kept = std::make_unique<common::Buffer>();
-    rpc.KeepRequest(item.kept.get());
-    // Completes a held call, and may return the item to its pool.
-    Kind::Cancel(limiter_, &item.call);
+    item.kept = std::make_unique<Kept>();
+    rpc.KeepRequest(&item.kept->request);
+    bool decided = false;
+    item.decided = &decided;
+    Kind::Cancel(limiter_, &item.call);  // completes a held call
+    if (decided) return;
+    item.decided = nullptr;
+    item.kept->bytes = rpc.HoldCancelledBytes(sizeof(Item) + item.kept->request.capacity());
   }
 
  private:
@@ -126,19 +130,24 @@ class UnaryUseCase final : public UnaryMethod {
   }
   static constexpr size_t kDecodeBytes = 16 << 10;
 
+  // Of a cancelled call that is not decided.
+  struct Kept {
+    common::Buffer request;       // `call` has views into it
+    std::shared_ptr<void> bytes;  // in the account
+  };
+
   struct Item : Pooled<Item> {
     size_t memory() const { return sizeof(Item) + call.memory(); }
 
     Call call;
     [[no_unique_address]] Decoder decoder = MakeDecoder(&call);
     ServerCall* rpc = nullptr;  // null: the call was cancelled
-    bool* decided = nullptr;    // while Decide runs
+    bool* decided = nullptr;    // while Decide or OnCancelled runs
     bool waits_for_turn = false;
     UnaryUseCase* owner = nullptr;
     net::EventLoop* loop = nullptr;
     CallPool<Item>* pool = nullptr;  // of the loop
-    std::unique_ptr<common::Buffer>
-        kept;  // the request of a cancelled call; `call` has views into it
+    std::unique_ptr<Kept> kept;
   };
 
   // Decodes until the turn has ended, or starts the call.
@@ -195,7 +204,7 @@ class UnaryUseCase final : public UnaryMethod {
   void Decided(Item& item) {
     const bool at_once = item.decided != nullptr;
     if (at_once) *std::exchange(item.decided, nullptr) = true;
-    if (at_once || (Kind::kSlicesLater && item.rpc != nullptr)) {
+    if (item.rpc != nullptr && (at_once || Kind::kSlicesLater)) {
       item.rpc->Spend(static_cast<int64_t>(item.call.slice_cost()));
       if (item.call.more()) {
         if constexpr (Kind::kEncodesSlices) Kind::Encode(item.call, &item.rpc->response());

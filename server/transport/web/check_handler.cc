@@ -38,7 +38,9 @@ struct CheckHandler::Check : transport::Pooled<Check> {
   CheckHandler* owner = nullptr;
   net::EventLoop* loop = nullptr;
   transport::CallPool<Check>* pool = nullptr;  // of the loop
-  http1::Request kept;                         // of a cancelled exchange; `call` has views into it
+  // Of a cancelled exchange: its request, into which `call` has views, and what it holds.
+  http1::Request kept;
+  std::shared_ptr<void> kept_bytes;
 };
 
 CheckHandler::CheckHandler(service::RateLimiter& limiter, const JsonCodec& json, size_t loops,
@@ -69,6 +71,7 @@ void CheckHandler::OnRequest(http1::Exchange& exchange) {
   check.loop = &exchange.loop();
   check.pool = &pool;
   exchange.set_state(&check);
+  exchange.SetPendingBytes(check.memory());
   check.call.Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
   check.call.UseCaller(exchange.caller());
   check.call.DecideInSlices();
@@ -87,11 +90,13 @@ void CheckHandler::OnCancelled(http1::Exchange& exchange) {
   auto& check = *static_cast<Check*>(exchange.state());
   check.exchange = nullptr;
   exchange.TakeRequest(&check.kept);
+  check.kept_bytes = exchange.KeepPendingBytes();
 }
 
 void CheckHandler::Decided(Check& check) {
   if (check.exchange == nullptr) {
     check.kept.Clear(0);
+    check.kept_bytes.reset();
     check.pool->Give(check);
     return;
   }

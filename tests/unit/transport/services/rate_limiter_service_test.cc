@@ -25,6 +25,20 @@ constexpr char kBatch[] = "/sluice.v1.RateLimiter/AcquireBatch";
 constexpr char kStream[] = "/sluice.v1.RateLimiter/AcquireStream";
 constexpr int64_t kPermits = 1'000'000;
 
+// Each acquisition takes one permit of each of `charges` keys.
+v1::AcquireBatchRequest Batch(int acquisitions, int charges) {
+  v1::AcquireBatchRequest batch;
+  for (int i = 0; i < acquisitions; ++i) {
+    v1::AcquireRequest* const one = batch.add_acquisitions();
+    for (int c = 0; c < charges; ++c) {
+      v1::Charge* const charge = one->add_charges();
+      charge->set_limit("big");
+      charge->set_key("k" + std::to_string(c));
+    }
+  }
+  return batch;
+}
+
 class RateLimiterServiceTest : public service::ServiceTest {
  protected:
   RateLimiterServiceTest() {
@@ -36,19 +50,6 @@ class RateLimiterServiceTest : public service::ServiceTest {
     honest_->Pump();
   }
 
-  // Each acquisition takes one permit of each of `charges` keys.
-  static v1::AcquireBatchRequest Batch(int acquisitions, int charges) {
-    v1::AcquireBatchRequest batch;
-    for (int i = 0; i < acquisitions; ++i) {
-      v1::AcquireRequest* const one = batch.add_acquisitions();
-      for (int c = 0; c < charges; ++c) {
-        v1::Charge* const charge = one->add_charges();
-        charge->set_limit("big");
-        charge->set_key("k" + std::to_string(c));
-      }
-    }
-    return batch;
-  }
   static std::string Compressed(const v1::AcquireBatchRequest& batch) {
     return Framed(Gzip(batch.SerializeAsString()), true);
   }
@@ -351,6 +352,35 @@ TEST_F(LateServiceTest, CountsWhatAnUndecidedRenewHolds) {
   ASSERT_TRUE(response.ParseFromString(client_->calls[id].messages().at(0)));
   ASSERT_EQ(response.results_size(), 4096);
   EXPECT_EQ(response.results(4095).outcome(), v1::RENEW_OUTCOME_RENEWED);
+}
+
+// A client that cancels its calls holds as much as one that waits for them.
+TEST_F(LateServiceTest, CountsCancelledCallsUntilTheStoreHasDecidedThem) {
+  service::AcquisitionOptions options;
+  options.settle_within = service::WireDuration{60, 0};
+  const std::string receipt(Acquire("big", "k", 3, options).receipt);
+  for (const auto& [method, bytes] :
+       {std::pair(kBatch, Batch(4096, 1).SerializeAsString()),
+        std::pair(kSettleBatch, Settlements(4096, receipt).SerializeAsString())}) {
+    SCOPED_TRACE(method);
+    const size_t before = server_.server.memory_in_use();
+    size_t under_way = 0;
+    for (int i = 0; i < 30; ++i) {
+      const int32_t id = client_->Call(method, Framed(bytes));
+      client_->Pump();
+      client_->Reset(id);
+      client_->Pump();
+      if (late_.under_way() > under_way) {
+        under_way = late_.under_way();
+        EXPECT_GT(server_.server.memory_in_use(), before + under_way * 600'000);
+      }
+    }
+    EXPECT_GT(under_way, 2u);
+    EXPECT_LT(under_way, 20u);
+    Answer();
+    server_.loop->RunOnce(0);
+    EXPECT_LT(server_.server.memory_in_use(), before + 8192);
+  }
 }
 
 // It is dropped at the end of the slice.

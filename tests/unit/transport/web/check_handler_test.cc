@@ -6,10 +6,12 @@
 #include <memory>
 #include <string>
 
+#include "common/memory_account.h"
 #include "common/net/event_loop.h"
 #include "server/transport/web/access.h"
 #include "server/transport/web/json_codec.h"
 #include "tests/support/http_peer.h"
+#include "tests/support/late_store.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::web {
@@ -74,6 +76,28 @@ TEST_F(CheckHandlerTest, TakesNothingIfThePeerLeavesBetweenSlices) {
     server_.loop->RunOnce(0);
   }
   EXPECT_EQ(Remaining("api", "k"), 20'000);
+}
+
+TEST_F(CheckHandlerTest, CountsACancelledCheckUntilItIsDecided) {
+  Load({service::PerSecond("api", 10)});
+  common::MemoryBudget memory(64 << 20);
+  http1::ServerOptions options;
+  options.memory = &memory;
+  HttpUnderTest server(options);
+  ::sluice::testing::LateStore late(store_, {.shared = true}, 1);
+  service::RateLimiter later(registry_, late, clock_, metrics_, usage_, signer_);
+  CheckHandler check(later, json_, 1, *background_);
+  check.Register(access_, &server.routes);
+  for (int i = 0; i < 20; ++i) {
+    HttpPeer peer(server);
+    peer.Feed("GET /v1/check?limit=api&key=k HTTP/1.1\r\nHost: localhost\r\nX-A: " +
+              std::string(10'000, 'a') + "\r\n\r\n");
+  }
+  EXPECT_EQ(late.under_way(), 20u);
+  EXPECT_GT(memory.held(), 150'000);
+  while (late.Step()) server.loop->RunOnce(0);
+  server.loop->RunOnce(0);
+  EXPECT_LT(memory.held(), common::MemoryPart::kChunk);
 }
 
 }  // namespace
