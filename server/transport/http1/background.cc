@@ -13,6 +13,7 @@ struct BackgroundHandler::Job {
   Request request;
   net::EventLoop* home = nullptr;  // the exchange's loop
   Exchange* exchange = nullptr;    // used on that loop only; null: it was cancelled
+  std::shared_ptr<void> left_bytes;  // of an exchange that was cancelled
   // Relaxed: only spares work.
   std::atomic<bool> cancelled{false};
 };
@@ -38,6 +39,7 @@ void BackgroundHandler::OnRequest(Exchange& exchange) {
 void BackgroundHandler::OnCancelled(Exchange& exchange) {
   auto& job = *static_cast<Job*>(exchange.state());
   job.exchange = nullptr;
+  job.left_bytes = exchange.KeepPendingBytes();
   job.cancelled.store(true, std::memory_order_relaxed);
 }
 

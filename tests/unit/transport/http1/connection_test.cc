@@ -6,9 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
+#include "common/memory_account.h"
+#include "common/net/event_loop.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/access/token_guesses.h"
+#include "server/transport/http1/background.h"
 #include "tests/support/http_peer.h"
 
 namespace sluice::testing {
@@ -256,6 +259,37 @@ TEST_F(ConnectionTest, CancelsExchangeWhenThePeerIsGone) {
   peer.Feed(Get("/held"));
   peer.Close();
   EXPECT_EQ(server_.held.cancelled, 1);
+}
+
+class SlowPage final : public http1::BackgroundHandler {
+ public:
+  using BackgroundHandler::BackgroundHandler;
+  int made = 0;
+
+ private:
+  http1::Answer MakeAnswer(const http1::Request&) override {
+    ++made;
+    return {};
+  }
+};
+
+TEST(BackgroundHandlerTest, CountsACancelledRequestUntilItIsDroppedUnanswered) {
+  common::MemoryBudget memory(64 << 20);
+  http1::ServerOptions options;
+  options.memory = &memory;
+  HttpUnderTest server(options);
+  const std::unique_ptr<net::EventLoop> background = *net::EventLoop::Create(server.clock);
+  SlowPage page(*background);
+  server.routes.Add("/page", page, {});
+  for (int i = 0; i < 20; ++i) {
+    HttpPeer peer(server);
+    peer.Feed("GET /page HTTP/1.1\r\nHost: a\r\nX-A: " + std::string(10'000, 'a') + "\r\n\r\n");
+  }
+  EXPECT_GT(memory.held(), 150'000);
+  background->RunOnce(0);
+  server.loop->RunOnce(0);
+  EXPECT_LT(memory.held(), common::MemoryPart::kChunk);
+  EXPECT_EQ(page.made, 0);
 }
 
 TEST_F(ConnectionTest, AnswersPeerThatEndedItsSide) {
