@@ -26,6 +26,7 @@ void BackgroundHandler::OnRequest(Exchange& exchange) {
   job->exchange = &exchange;
   exchange.Keep(job);
   exchange.set_state(job.get());
+  exchange.EndWithPeer();
   loop_.Post([this, job] {
     if (job->cancelled.load(std::memory_order_relaxed)) return;
     Answer answer = MakeAnswer(job->request);

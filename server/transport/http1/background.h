@@ -20,8 +20,8 @@ class BackgroundHandler : public Handler {
   void OnCancelled(Exchange& exchange) final;
 
  protected:
-  // Called on the thread of `loop`. Not called if the peer left meanwhile. At most one request of
-  // each connection waits for it.
+  // Called on the thread of `loop`. Not called if the peer left, or ended its side of the
+  // connection, meanwhile. At most one request of each connection waits for it.
   virtual Answer MakeAnswer(const Request& request) = 0;
 
  private:

@@ -1,6 +1,6 @@
 #include "server/transport/web/envoy/rate_limit_pages.h"
 
-#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -8,19 +8,12 @@
 #include "common/strings.h"
 #include "server/envoy/descriptor_tree.h"
 #include "server/transport/http1/answer.h"
-#include "server/transport/http1/exchange.h"
 
 namespace sluice::web {
 namespace {
 
 constexpr char kConfiguration[] = "/rlconfig";
 constexpr char kStatistics[] = "/stats";
-
-// A page that is being written. The task on its way keeps it.
-struct Waiting {
-  http1::Exchange* exchange;  // used on the loop only; null: the peer left
-  net::EventLoop& loop;
-};
 
 std::string StatisticsText(const envoy::Statistics& statistics) {
   std::string text;
@@ -52,33 +45,19 @@ void RateLimitPages::Register(http1::RouteTable* routes) {
   for (const char* path : {kConfiguration, kStatistics}) routes->Add(path, *this, {});
 }
 
-void RateLimitPages::OnRequest(http1::Exchange& exchange) {
-  auto waiting = std::make_shared<Waiting>(Waiting{&exchange, exchange.loop()});
-  exchange.set_state(waiting.get());
-  exchange.EndWithPeer();
-  const bool configuration = exchange.route().path == kConfiguration;
-  background_.Post([this, configuration, waiting = std::move(waiting)] {
-    std::string text;
-    if (!configuration) {
-      text = StatisticsText(statistics_);
-    } else {
-      const auto table = statistics_.registry().Current();
-      const envoy::Matcher* const matcher = envoy::MatcherOf(*table);
-      if (matcher != nullptr) text = ConfigurationText(*matcher);
-    }
-    net::EventLoop& loop = waiting->loop;
-    loop.Post([waiting, text = std::move(text)]() mutable {
-      if (waiting->exchange == nullptr) return;
-      http1::Answer answer;
-      answer.content_type = "text/plain; charset=utf-8";
-      answer.body = http1::SharedBytes::Of(std::move(text));
-      std::exchange(waiting->exchange, nullptr)->Finish(std::move(answer));
-    });
-  });
-}
-
-void RateLimitPages::OnCancelled(http1::Exchange& exchange) {
-  static_cast<Waiting*>(exchange.state())->exchange = nullptr;
+http1::Answer RateLimitPages::MakeAnswer(const http1::Request& request) {
+  std::string text;
+  if (request.path() != kConfiguration) {
+    text = StatisticsText(statistics_);
+  } else {
+    const auto table = statistics_.registry().Current();
+    const envoy::Matcher* const matcher = envoy::MatcherOf(*table);
+    if (matcher != nullptr) text = ConfigurationText(*matcher);
+  }
+  http1::Answer answer;
+  answer.content_type = "text/plain; charset=utf-8";
+  answer.body = http1::SharedBytes::Of(std::move(text));
+  return answer;
 }
 
 }  // namespace sluice::web

@@ -8,6 +8,9 @@
 #include "common/net/event_loop.h"
 #include "server/envoy/matcher.h"
 #include "server/envoy/statistics.h"
+#include "server/transport/http1/answer.h"
+#include "server/transport/http1/background.h"
+#include "server/transport/http1/request.h"
 #include "server/transport/http1/route.h"
 
 namespace sluice::web {
@@ -16,20 +19,18 @@ namespace sluice::web {
 std::string ConfigurationText(const envoy::Matcher& matcher);
 
 // Thread-safe: all event loops call it. Outlives the loops.
-class RateLimitPages final : public http1::Handler {
+class RateLimitPages final : public http1::BackgroundHandler {
  public:
   // Both outlive it. The pages are written on `background`: they take milliseconds.
   RateLimitPages(const envoy::Statistics& statistics, net::EventLoop& background)
-      : statistics_(statistics), background_(background) {}
+      : BackgroundHandler(background), statistics_(statistics) {}
 
   void Register(http1::RouteTable* routes);
 
-  void OnRequest(http1::Exchange& exchange) override;
-  void OnCancelled(http1::Exchange& exchange) override;
-
  private:
+  http1::Answer MakeAnswer(const http1::Request& request) override;
+
   const envoy::Statistics& statistics_;
-  net::EventLoop& background_;
 };
 
 }  // namespace sluice::web
