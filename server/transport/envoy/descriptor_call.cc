@@ -33,6 +33,9 @@ void DescriptorCall::Reset(Method method) {
   request_.Clear();
   if (caller_ != nullptr) caller_ = nullptr;
   items_.clear();
+  acquisitions_.clear();
+  queries_.clear();
+  queried_.clear();
   tables_.clear();
   statuses_.clear();
   status_ = absl::OkStatus();
@@ -91,8 +94,6 @@ void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline
   while (keys_.size() < size) keys_.emplace_back();
   slice_cost_ = size;
   search_budget_ = store::SearchBudget();
-  queries_.clear();
-  queried_.clear();
   checks_.undecided = probes_.undecided = 0;
   Decide();
 }

@@ -349,6 +349,16 @@ TEST_F(DescriptorTest, AnswersErrorsAsEnvoysServiceDoes) {
   EXPECT_EQ(limiter().counters().Calls().service_error, 3u);
 }
 
+TEST_F(DescriptorTest, BadRequestIsNoErrorOfTheStoreWhateverCameBefore) {
+  Configure({Configured("k", "", 2)});
+  for (const Method before : {Method::kShouldRateLimit, Method::kCheck}) {
+    EXPECT_EQ(Ask({{{{"k", "1"}}}}, 1, before), "O1 OK");
+    EXPECT_EQ(Ask({}), "UNKNOWN: rate limit descriptor list must not be empty");
+  }
+  EXPECT_EQ(limiter().counters().Calls().service_error, 2u);
+  EXPECT_EQ(limiter().counters().Calls().redis_error, 0u);
+}
+
 // ---- Changes and counters ----
 
 TEST_F(DescriptorTest, ReloadKeepsCountsAndChangesTheLimit) {
