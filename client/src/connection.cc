@@ -1,10 +1,10 @@
 #include "sluice/connection.h"
 
-#include <ctime>
 #include <future>
 #include <utility>
 
 #include "client/src/await.h"
+#include "client/src/transport/boot_clock.h"
 
 namespace sluice {
 
@@ -72,11 +72,7 @@ Result<BatchSettlements> Connection::SettleBatchBlocking(std::span<const Settlem
       [&](Callback<BatchSettlements> done) { SettleBatch(batch, call, std::move(done)); });
 }
 
-TimePoint Connection::BootNow() const {
-  timespec now = {};
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  return TimePoint(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
-}
+TimePoint Connection::BootNow() const { return client_internal::BootNow(); }
 
 void Connection::Sleep(std::chrono::nanoseconds time) {
   auto over = std::make_shared<std::promise<void>>();

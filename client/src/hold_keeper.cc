@@ -176,8 +176,12 @@ void HoldKeeper::Unplan(HeldSlots& slots) {
 }
 
 std::optional<TimePoint> HoldKeeper::NextTimer() {
-  if (agenda_.empty() || agenda_.begin()->first >= armed_for_) return std::nullopt;
-  return armed_for_ = agenda_.begin()->first;
+  if (agenda_.empty()) return std::nullopt;
+  const TimePoint now = Now();
+  const TimePoint next = std::max(agenda_.begin()->first, now + kLeastPause);
+  // A timer whose time has passed may be late by as long as the machine was suspended.
+  if (armed_for_ > now && armed_for_ <= next) return std::nullopt;
+  return armed_for_ = next;
 }
 
 void HoldKeeper::StartTimer(std::optional<TimePoint> end) {

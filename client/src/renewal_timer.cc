@@ -1,7 +1,9 @@
 #include "client/src/renewal_timer.h"
 
+#include <algorithm>
 #include <atomic>
 
+#include "client/src/transport/boot_clock.h"
 #include "client/src/transport/own_thread.h"
 #include "client/src/transport/time_after.h"
 
@@ -9,7 +11,9 @@ namespace sluice::client_internal {
 
 using common::MutexLock;
 using std::chrono::nanoseconds;
-using std::chrono::steady_clock;
+
+// A wait ends later by the time for which the machine was suspended, so none is longer than this.
+constexpr nanoseconds kLongestWait = std::chrono::seconds(2);
 
 RenewalTimer& RenewalTimer::OfProgram() {
   static std::atomic<RenewalTimer*> of_program{nullptr};
@@ -26,7 +30,7 @@ RenewalTimer& RenewalTimer::OfProgram() {
 bool RenewalTimer::RunAfter(const std::shared_ptr<Alarm>& alarm, nanoseconds delay,
                             std::function<void()> fn) {
   if (fork_mark_.forked()) return false;
-  const TimePoint at = After(steady_clock::now(), delay);
+  const TimePoint at = After(BootNow(), delay);
   MutexLock lock(&mu_);
   if (alarm->state == Alarm::State::kClosed || at >= alarm->at) return true;
   if (!thread_.joinable() && !StartOwnThread([this, generation = generation_] { Run(generation); },
@@ -82,9 +86,9 @@ void RenewalTimer::Run(uint64_t generation) {
       changed_.Wait(&mu_);
       continue;
     }
-    const nanoseconds ahead = alarms_.begin()->first - steady_clock::now();
+    const nanoseconds ahead = alarms_.begin()->first - BootNow();
     if (ahead.count() > 0) {
-      changed_.WaitFor(&mu_, ahead);
+      changed_.WaitFor(&mu_, std::min(ahead, kLongestWait));
       continue;
     }
     const std::shared_ptr<Alarm> alarm = alarms_.begin()->second;

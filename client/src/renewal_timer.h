@@ -28,7 +28,7 @@ class RenewalTimer {
 
     // Guarded by the timer's mutex.
     State state = State::kUnused;
-    TimePoint at = TimePoint::max();  // max: none is set
+    TimePoint at = TimePoint::max();  // by BootNow; max: none is set
     std::function<void()> due;
     std::thread::id running;  // runs the function
   };
@@ -36,9 +36,10 @@ class RenewalTimer {
   // Never destroyed: clients may be destroyed with the program. The child of a fork has another.
   static RenewalTimer& OfProgram();
 
-  // Runs `fn` on the timer's thread after `delay`, and drops the function that was set before. Does
-  // nothing if that one is due earlier, or if the alarm is closed. Returns false if there is no
-  // thread: the system starts no more, or the process was forked since the timer was made.
+  // Runs `fn` on the timer's thread after `delay`, in which a suspended machine counts, and drops
+  // the function that was set before. Does nothing if that one is due earlier, or if the alarm is
+  // closed. Returns false if there is no thread: the system starts no more, or the process was
+  // forked since the timer was made.
   bool RunAfter(const std::shared_ptr<Alarm>& alarm, std::chrono::nanoseconds delay,
                 std::function<void()> fn);
   // Drops the function; if it runs, waits until it returns, unless it calls this itself.

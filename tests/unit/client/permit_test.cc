@@ -184,6 +184,18 @@ TEST_F(PermitTest, IsLostInAProgramThatWasStoppedPastTheEnd) {
   EXPECT_TRUE(fake_->renewals().empty());
 }
 
+// Its timer stood still meanwhile.
+TEST_F(PermitTest, IsRenewedAfterASuspendWithTheNextPermitThatIsTaken) {
+  const Permit first = Take();
+  fake_->Suspend(seconds(25));
+  const Permit next = Take();
+  fake_->Advance(milliseconds(1));
+  EXPECT_EQ(fake_->renewals().size(), 1u);
+  fake_->Advance(seconds(9));
+  EXPECT_TRUE(first.held());
+  EXPECT_TRUE(lost_.empty());
+}
+
 TEST_F(PermitTest, StaysLostThoughALateAnswerSaysRenewed) {
   const Permit seen = Take();
   const Permit unseen = Take();

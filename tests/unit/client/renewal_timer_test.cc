@@ -2,7 +2,9 @@
 #include "client/src/renewal_timer.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,6 +20,17 @@
 
 // All processes have the same id, as the first ones of PID namespaces.
 extern "C" pid_t getpid() noexcept { return 1; }
+
+namespace {
+std::atomic<time_t> suspended_seconds{0};
+}
+
+// The machine can be suspended: CLOCK_BOOTTIME alone goes on.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, now));
+  if (clock == CLOCK_BOOTTIME) now->tv_sec += suspended_seconds;
+  return result;
+}
 
 namespace sluice::client_internal {
 namespace {
@@ -86,6 +99,14 @@ TEST(RenewalTimerTest, RunsTheEarlierOfTwoFunctions) {
   alarm.RunAfter(milliseconds(1), [&] { ran.set_value(1); });
   alarm.RunAfter(hours(1), [&] { ran.set_value(3); });
   EXPECT_EQ(ran.get_future().get(), 1);
+}
+
+TEST(RenewalTimerTest, RunsSoonAfterTheMachineWasSuspended) {
+  std::promise<void> ran;
+  ScopedAlarm alarm;
+  alarm.RunAfter(hours(1), [&] { ran.set_value(); });
+  suspended_seconds += 3600;
+  EXPECT_EQ(ran.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
 }
 
 TEST(RenewalTimerTest, AFunctionMaySetTheNext) {
