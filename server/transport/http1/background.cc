@@ -11,8 +11,8 @@ namespace sluice::http1 {
 
 struct BackgroundHandler::Job {
   Request request;
-  net::EventLoop* home = nullptr;  // the exchange's loop
-  Exchange* exchange = nullptr;    // used on that loop only; null: it was cancelled
+  net::EventLoop* home = nullptr;    // the exchange's loop
+  Exchange* exchange = nullptr;      // used on that loop only; null: it was cancelled
   std::shared_ptr<void> left_bytes;  // of an exchange that was cancelled
   // Relaxed: only spares work.
   std::atomic<bool> cancelled{false};

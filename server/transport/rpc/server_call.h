@@ -101,8 +101,9 @@ class ServerCall : public http2::Stream {
   // Unary, in OnCancelled: moves the request's bytes into `into`; views of them stay valid. For a
   // handler that has handed views to work that it cannot stop.
   void KeepRequest(Buffer* into);
-  // In OnCancelled: counts these bytes, and those of SetPendingBytes, until the result is destroyed,
-  // on any thread. For such work, too: the connection's next calls wait as if the call were open.
+  // In OnCancelled: counts these bytes, and those of SetPendingBytes, until the result is
+  // destroyed, on any thread. For such work, too: the connection's next calls wait as if the call
+  // were open.
   std::shared_ptr<void> HoldCancelledBytes(size_t bytes);
 
   // ---- Long work. A connection has a turn in each iteration of its loop. A handler counts what it

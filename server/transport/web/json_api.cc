@@ -111,8 +111,8 @@ class DataCall final : public JsonCall {
  private:
   // Not while the store has the call.
   size_t memory() const {
-    return sizeof(*this) + request().capacity() +
-           std::max(call_.memory(), call_.request_memory()) + encoded_.capacity();
+    return sizeof(*this) + request().capacity() + std::max(call_.memory(), call_.request_memory()) +
+           encoded_.capacity();
   }
 
   // A small call too goes on in the background if it is more than one slice of work.

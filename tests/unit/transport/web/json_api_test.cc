@@ -36,7 +36,8 @@ class JsonApiTest : public service::ServiceTest {
   // A batch of `count` times the same acquisition.
   static std::string Batch(int count, std::string_view acquisition) {
     std::string body = "{\"acquisitions\":[";
-    for (int i = 0; i < count; ++i) absl::StrAppend(&body, i > 0 ? "," : "", common::ToAbsl(acquisition));
+    for (int i = 0; i < count; ++i)
+      absl::StrAppend(&body, i > 0 ? "," : "", common::ToAbsl(acquisition));
     body += "]}";
     return absl::StrCat("POST /v1/acquireBatch HTTP/1.1\r\nHost: localhost\r\nContent-Length: ",
                         body.size(), "\r\nContent-Type: application/json\r\n\r\n", body);
