@@ -218,8 +218,10 @@ void SocketStream::OnIterationEnd() {
     return loop.CountClosing();
   }
   if (state_ == State::kUnconnected) return;
+  const bool had_output = !output_.empty();
   Flush();
   if (closing()) return;  // scheduled again
+  if (had_output) UpdateIdle();
   if (state_ == State::kFlushing && output_.empty()) HalfClose();
   if (closing()) return;
   const bool relieved = above_high_water_ && output_.size() <= options_.low_water_bytes;
@@ -327,8 +329,13 @@ int64_t SocketStream::round_trip_ns() const {
 }
 
 void SocketStream::SetIdle(bool idle) {
+  idle_ = idle;
+  UpdateIdle();
+}
+
+void SocketStream::UpdateIdle() {
   if (admission_ == nullptr) return;
-  idle ? admission_->SetIdle(loop_.now_ns()) : admission_->SetBusy();
+  idle_ && output_.empty() ? admission_->SetIdle(loop_.now_ns()) : admission_->SetBusy();
 }
 
 PeerIdentity SocketStream::peer_identity() const {

@@ -92,6 +92,7 @@ class SocketStream final : public Stream,
   void Flush();
   void HalfClose();
   void UpdateInterest();
+  void UpdateIdle();
   void EndWith(absl::Status why);
   bool reading_wanted() const;
   bool reading_wanted_when_open() const;
@@ -115,6 +116,7 @@ class SocketStream final : public Stream,
   State state_ = State::kUnconnected;
   bool watched_ = false;
   bool paused_ = false;  // by the handler
+  bool idle_ = true;     // but for output that is pending
   bool above_high_water_ = false;
   bool peer_ended_ = false;
   SocketAddress peer_;  // its length is 0 until the stream is connected

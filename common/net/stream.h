@@ -101,7 +101,8 @@ class Stream {
   virtual void Abort(absl::Status why) = 0;
 
   // Whether the peer waits for nothing. Of the connections of one peer, idle ones are the first
-  // that are closed to make room for others (ConnectionBudget). A new stream is idle.
+  // that are closed to make room for others (ConnectionBudget). A new stream is idle, and none is
+  // while output is pending.
   virtual void SetIdle(bool) {}
 
   // The earliest time, on the loop's clock, at which the bytes of the current OnData can have been

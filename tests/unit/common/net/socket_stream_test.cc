@@ -6,9 +6,11 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/net/connection_budget.h"
 #include "tests/unit/common/net/net_testing.h"
 
 namespace sluice::net {
@@ -44,6 +46,7 @@ class SocketStreamTest : public ::testing::Test {
   }
 
   common::FakeClock clock_;
+  ConnectionBudget budget_{3};
   std::unique_ptr<EventLoop> loop_ = *EventLoop::Create(clock_);
   RecordingHandler handler_;
   std::deque<RecordingHandler> handlers_;
@@ -195,6 +198,46 @@ TEST_F(SocketStreamTest, SlowReaderReceivesAllBytes) {
   Settle(*loop_);
   EXPECT_EQ(stream_->pending_output(), 0u);
   EXPECT_EQ(handler_.writables, 1);  // above the mark once, below it once
+}
+
+// As the last answer of a connection.
+TEST_F(SocketStreamTest, IsNotIdleUntilItsLastBytesAreSent) {
+  bool displaced = false;
+  const auto open = [&] {
+    clock_.Advance(kSecond);
+    loop_->RunOnce(0);
+    SocketPair pair = TcpPair();
+    auto* const stream = SocketStream::FromConnected(
+        *loop_, pair.ours.Release(), pair.peer_address, {}, budget_.Admit(*loop_, 1, &displaced));
+    stream->SetHandler(&NewHandler());
+    stream->Open();
+    return std::pair(stream, std::move(pair.peer));
+  };
+  const auto busy = open();
+  auto behind = open();
+  const auto idle = open();
+  busy.first->SetIdle(false);
+  behind.first->SetIdle(false);
+  behind.first->Write(Bytes(Pattern(8 << 20)));
+  behind.first->SetIdle(true);
+  Settle(*loop_);
+  ASSERT_GT(behind.first->pending_output(), 0u);
+  const auto newcomer = budget_.Admit(*loop_, 2, &displaced);
+  Settle(*loop_);
+  EXPECT_FALSE(handlers_[1].closed.has_value());
+  EXPECT_TRUE(handlers_[2].closed.has_value());
+  ASSERT_TRUE(Until([&] {
+    behind.second.Receive();
+    return behind.first->pending_output() == 0;
+  }));
+  // It has been idle for longer than the other.
+  clock_.Advance(kSecond);
+  loop_->RunOnce(0);
+  busy.first->SetIdle(true);
+  const auto next = budget_.Admit(*loop_, 3, &displaced);
+  Settle(*loop_);
+  EXPECT_FALSE(handlers_[0].closed.has_value());
+  EXPECT_TRUE(handlers_[1].closed.has_value());
 }
 
 class OutputProgressTest : public SocketStreamTest, public ::testing::WithParamInterface<bool> {};
