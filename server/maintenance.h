@@ -63,15 +63,18 @@ class Maintenance {
 
   // malloc keeps what was freed, in an area for each thread. After a burst, for instance of hostile
   // peers, the process would stay as large as it was then. Worthwhile: the accounts fell; or the
-  // process has grown, be it for a burst that was too short to be seen in the accounts. Each trim
-  // is followed by another: refunds of callers that left are not counted, and end a little later.
+  // process has grown, be it for a burst that was too short to be seen in the accounts. At once if
+  // it has grown much: what is free is scattered, and is hardly used again. Each trim is followed
+  // by another: refunds of callers that left are not counted, and end a little later.
   void Trim() {
     constexpr int64_t kWorthwhileBytes = 4 << 20;
+    constexpr int64_t kMuchBytes = 32 << 20;
     constexpr std::chrono::seconds kPause{2};
     const auto now = std::chrono::steady_clock::now();
     const int64_t held = memory_.held();
     most_held_ = std::max(most_held_, held);
-    if (now < looked_ + kPause) return;
+    const bool much = common::ResidentBytes() - resident_ >= kMuchBytes;
+    if (now < looked_ + kPause && !much) return;
     looked_ = now;
     const bool worthwhile = most_held_ - held >= kWorthwhileBytes ||
                             common::ResidentBytes() - resident_ >= kWorthwhileBytes;
