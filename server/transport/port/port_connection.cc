@@ -75,7 +75,9 @@ void PortConnection::Settle(size_t bytes) {
   loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
 }
 
-bool PortConnection::RefusesCalls() const { return loop_.RefusesCallOf(settled_bytes_); }
+bool PortConnection::RefusesCalls(size_t held_by_call) const {
+  return loop_.RefusesCallOf(settled_bytes_ + held_by_call);
+}
 
 void PortConnection::CloseOverMemory() {
   if (closing()) return;

@@ -72,8 +72,8 @@ class PortConnection : public net::StreamHandler,
   virtual size_t memory() const = 0;
   // Closes it since the process holds too much memory.
   void CloseOverMemory();
-  // As PortLoop::RefusesCallOf, by what it held after the last input.
-  bool RefusesCalls() const;
+  // As PortLoop::RefusesCallOf, by what it held after the last input, and what the call may hold.
+  bool RefusesCalls(size_t held_by_call) const;
 
  protected:
   PortConnection(PortLoop& loop, net::Stream& stream);
