@@ -134,6 +134,27 @@ def http_folds(run):
 
 
 @attack()
+def http_half_done_batches(run):
+    """HTTP: batches of 12 KB on many connections, each half done: all their acquisitions are
+    errors."""
+    server = run.server("--memory_limit=128MiB")
+    body = post("/v1/acquireBatch", b'{"acquisitions":[%s{}]}' % (b"{}," * 4095))
+    run.begin()
+    attackers = [connect(server.http) for _ in range(run.n(500))]
+    for one in attackers:
+        try:
+            one.sendall(body)
+        except OSError:  # closed, since the server holds as much as it may
+            pass
+    time.sleep(2)
+    honest_requests(run, server, f"{len(attackers)} batches", source="127.0.0.2")
+    run.rss(160)
+    close(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
 def http_slow_headers(run):
     """HTTP: connections that send the headers of a request byte by byte."""
     server = run.server()

@@ -265,6 +265,19 @@ def held_over_limit(run):
 
 
 @attack()
+def half_done_batches(run):
+    """Batches of 4 KB on many connections, each half done: all their acquisitions are errors."""
+    server = run.server("--memory_limit=128MiB")
+    body = message(b"\x0a\x00" * 2047)
+    run.begin()
+    attackers = [server.connect() for _ in range(run.n(1000))]
+    for _ in range(2):
+        for attacker in attackers:
+            attacker.call("AcquireBatch", body, seconds=0.2)
+    judge(run, attackers, rss_mb=160)
+
+
+@attack()
 def receipt_flood(run):
     """As many open receipts as buckets take, on many buckets."""
     server = run.server("--memory_limit=128MiB")

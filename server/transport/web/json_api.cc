@@ -133,7 +133,7 @@ class DataCall final : public JsonCall {
   void Continue() {
     if (cancelled()) {
       const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
-      return;
+      return Drop();
     }
     UseConnection();
     limiter_.Continue(&call_);
@@ -224,7 +224,8 @@ void JsonApi::AddDataMethods(const Collaborators& with) {
   using access::Call;
   const auto add = [&](const char* name, Call call, size_t max_bytes, auto make) {
     const MethodDescriptor& rpc = *rpcs.FindMethodByName(name);
-    const JsonMethod::Options options = {with.json, with.background, rpc};
+    JsonMethod::Options options = {with.json, with.background, rpc};
+    if (max_bytes == bounds::kMaxJsonBytes) options.turns = &turns_;
     routes_.push_back({PathOf(rpc),
                        call,
                        {.methods = {http1::Method::kPost}, .max_body_bytes = max_bytes},
@@ -261,7 +262,7 @@ void JsonApi::AddAdminMethods(const Collaborators& with) {
   }
 }
 
-JsonApi::JsonApi(const Collaborators& with, std::string_view version) {
+JsonApi::JsonApi(const Collaborators& with, std::string_view version) : turns_(with.background) {
   AddDataMethods(with);
   AddAdminMethods(with);
   routes_.push_back({"/openapi.json",

@@ -16,6 +16,7 @@
 #include "server/transport/http1/route.h"
 #include "server/transport/services/limit_admin_service.h"
 #include "server/transport/web/access.h"
+#include "server/transport/web/background_turns.h"
 #include "server/transport/web/json_codec.h"
 
 namespace sluice::web {
@@ -51,6 +52,7 @@ class JsonApi {
   void AddDataMethods(const Collaborators& with);
   void AddAdminMethods(const Collaborators& with);
 
+  BackgroundTurns turns_;  // of batches
   std::vector<OneRoute> routes_;
 };
 

@@ -15,6 +15,8 @@ namespace {
 
 // Bytes of JSON that are parsed between two other requests: they take up to 100 us.
 constexpr size_t kSmallBytes = 2 << 10;
+// Of a batch: two or three slices of work.
+constexpr size_t kSmallBatchBytes = 256;
 // Bytes of JSON for one unit of work (net::WorkQueue), in both directions.
 constexpr size_t kBytesPerUnit = 8;
 constexpr int64_t kUnits = 100;
@@ -52,7 +54,8 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   std::shared_ptr<JsonCall> call = NewCall();
   call->method_ = this;
   call->home_ = &exchange.loop();
-  const bool here = !options_.always_in_background && bytes <= kSmallBytes;
+  const size_t small = options_.turns != nullptr ? kSmallBatchBytes : kSmallBytes;
+  const bool here = !options_.always_in_background && bytes <= small;
   call->work_ = here ? &exchange.loop() : &options_.background;
   call->exchange_ = &exchange;
   call->json_ = request.body();
@@ -64,8 +67,8 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   call->connection_state_ = exchange.connection_state();
   exchange.set_state(call.get());
   exchange.Keep(call);
-  net::OnLoop(*call->work_, [call] {
-    if (call->cancelled()) return;
+  auto begin = [call] {
+    if (call->cancelled()) return call->LeaveTurns();
     const absl::Status parsed = call->method_->options_.json.Parse(
         call->json_, *call->method_->options_.rpc.input_type(), &call->request_);
     call->json_ = std::string();
@@ -75,6 +78,13 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
     } else {
       call->Answer(parsed);
     }
+  };
+  if (here || options_.turns == nullptr) return net::OnLoop(*call->work_, std::move(begin));
+  options_.background.Post([call, begin = std::move(begin)] {
+    call->method_->options_.turns->Begin([call, begin] {
+      call->EnterTurns();
+      begin();
+    });
   });
 }
 
@@ -90,7 +100,19 @@ void JsonMethod::OnCancelled(http1::Exchange& exchange) {
 
 void JsonCall::ContinueInBackground(std::function<void()> go_on) {
   if (work_ == home_) work_ = &method_->options_.background;
-  work_->Post(std::move(go_on));
+  work_->Post([this, go_on = std::move(go_on)] {
+    EnterTurns();
+    go_on();
+  });
+}
+
+void JsonCall::EnterTurns() {
+  if (method_->options_.turns == nullptr || std::exchange(has_turn_, true)) return;
+  method_->options_.turns->Enter();
+}
+
+void JsonCall::LeaveTurns() {
+  if (std::exchange(has_turn_, false)) method_->options_.turns->Leave();
 }
 
 void JsonCall::CountMemory(size_t bytes) {
@@ -100,6 +122,7 @@ void JsonCall::CountMemory(size_t bytes) {
 }
 
 void JsonCall::Answer(absl::StatusOr<std::string> response, int http_status) {
+  LeaveTurns();
   http1::Answer answer;
   absl::StatusCode code = absl::StatusCode::kOk;
   if (response.ok()) {

@@ -20,6 +20,7 @@
 #include "server/transport/http1/exchange.h"
 #include "server/transport/http1/route.h"
 #include "server/transport/port/connection_state.h"
+#include "server/transport/web/background_turns.h"
 #include "server/transport/web/json_codec.h"
 
 namespace sluice::web {
@@ -57,6 +58,9 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   // Goes on in the background, where work() is from now on. On the thread of work().
   void ContinueInBackground(std::function<void()> go_on);
 
+  // What is left of the call is dropped. On the thread of work().
+  void Drop() { LeaveTurns(); }
+
   // The call holds `bytes` of memory from now on. On the thread of work().
   void CountMemory(size_t bytes);
 
@@ -68,6 +72,9 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
 
  private:
   friend class JsonMethod;
+
+  void EnterTurns();
+  void LeaveTurns();
 
   const JsonMethod* method_ = nullptr;
   net::EventLoop* work_ = nullptr;
@@ -83,6 +90,7 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   // Relaxed: it spares the decision, and publishes nothing.
   std::atomic<bool> cancelled_{false};
   bool executed_ = false;  // used on work() only
+  bool has_turn_ = false;  // of Options::turns; used in the background only
 };
 
 // Thread-safe: all event loops call it. Outlives the loops and the calls in progress.
@@ -97,6 +105,8 @@ class JsonMethod : public http1::Handler {
     bool always_in_background = false;
     // Whether the body may have any Content-Type: curl -d names none of JSON.
     bool any_content_type = false;
+    // Of batches: only so many are begun in the background at a time. Null: the call holds little.
+    BackgroundTurns* turns = nullptr;
   };
   explicit JsonMethod(const Options& options) : options_(options) {}
 

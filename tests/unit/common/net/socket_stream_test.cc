@@ -207,8 +207,8 @@ TEST_F(SocketStreamTest, IsNotIdleUntilItsLastBytesAreSent) {
     clock_.Advance(kSecond);
     loop_->RunOnce(0);
     SocketPair pair = TcpPair();
-    auto* const stream = SocketStream::FromConnected(
-        *loop_, pair.ours.Release(), pair.peer_address, {}, budget_.Admit(*loop_, 1, &displaced));
+    auto* const stream = SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address,
+                                                     {}, budget_.Admit(*loop_, 1, &displaced));
     stream->SetHandler(&NewHandler());
     stream->Open();
     return std::pair(stream, std::move(pair.peer));

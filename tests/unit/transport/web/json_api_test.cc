@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
@@ -78,6 +79,28 @@ TEST_F(JsonApiTest, CountsWhatABatchHoldsBetweenItsSlices) {
     peer.RunTurns();
     EXPECT_LT(server_.server.memory_in_use(), before + 16'384);
   }
+}
+
+TEST_F(JsonApiTest, OnlyAFewBatchesAreHalfDoneAtATime) {
+  const size_t before = server_.server.memory_in_use();
+  std::vector<std::unique_ptr<HttpPeer>> peers;
+  for (int i = 0; i < 16; ++i) {
+    peers.push_back(std::make_unique<HttpPeer>(server_));
+    peers.back()->Feed(Batch(4000, "{}"));
+  }
+  size_t most = 0;
+  size_t bytes = 0;  // of the answers
+  for (int i = 0; i < 10'000 && bytes < 16 * size_t{4000} * 100; ++i) {
+    Step();
+    for (const auto& peer : peers) {
+      peer->RunTurns();
+      bytes += peer->Take().size();
+    }
+    most = std::max(most, server_.server.memory_in_use());
+  }
+  EXPECT_GE(bytes, 16 * size_t{4000} * 100);
+  const size_t one = size_t{4000} * 300;
+  EXPECT_LT(most, before + 8 * one);
 }
 
 TEST_F(JsonApiTest, BatchWhosePeerLeavesDebitsNothingFurther) {
