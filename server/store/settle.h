@@ -83,7 +83,8 @@ class Settling {
     for (const size_t i : Order()) Resolve(i);
     if (one->closed()) {
       for (size_t i = 0; i < buckets_.size(); ++i) {
-        if (parts_[i].estimate.has_value() && parts_[i].estimate->actual != parts_[i].actual) {
+        const Part& part = parts_[i];
+        if (part.estimate.has_value() && part.estimate->actual != part.actual) {
           return SettleOutcome::kAlreadySettled;
         }
       }
@@ -269,16 +270,17 @@ class Settling {
     for (size_t i = 0; i < buckets_.size(); ++i) {
       const std::optional<algorithm::Estimate> now =
           buckets_[i].FindEstimate(operation_->receipt_id);
-      if (!now.has_value()) continue;
+      const std::optional<algorithm::Estimate>& before = parts_[i].estimate;
+      // Of a shadow charge that was left out, the account may have been forgotten before.
+      if (!now.has_value() || !before.has_value()) continue;
       late |= now->state == State::kLate;
       SettledPermits& settled = operation_->settled[i];
-      const algorithm::Estimate& before = *parts_[i].estimate;
       if (now->actual <= now->asked) {
         settled.given_back = now->changed;
-        settled.given_back_now = now->changed - before.changed;
+        settled.given_back_now = now->changed - before->changed;
       } else {
         settled.charged = now->changed;
-        settled.charged_now = now->changed - before.changed;
+        settled.charged_now = now->changed - before->changed;
         settled.forgiven = now->actual - now->asked - now->changed;
       }
     }
