@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "tests/support/full_disk.h"
 #include "tests/unit/config/temp_dir.h"
 
 namespace {
@@ -120,26 +120,6 @@ TEST(AuditLogTest, WriteWaitsForTheDiskAndAppendDoesNot) {
   EXPECT_EQ(synced, before + 1);
 }
 
-// Files grow up to `bytes` while it lives, as on a disk that is full then.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit full = {bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &full);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  sighandler_t handler_;
-  rlimit before_ = {};
-};
-
 TEST(AuditLogTest, LineAfterAHalfOneHasALineOfItsOwn) {
   const config::TempDir dir;
   const common::SystemClock clock;
@@ -147,14 +127,14 @@ TEST(AuditLogTest, LineAfterAHalfOneHasALineOfItsOwn) {
   const auto open_log = [&] { return std::move(AuditLog::Open(path, clock)).value(); };
   std::unique_ptr<AuditLog> log = open_log();
   {
-    const FullDisk full(10);
+    const testing::FullDisk full(10);
     EXPECT_FALSE(log->Write(Put()).ok());
   }
   ASSERT_EQ(TextOf(path), "{\"time\":\"2");
   ASSERT_TRUE(log->Write(Put()).ok());
   ASSERT_TRUE(log->Write(Put()).ok());
   {
-    const FullDisk full(TextOf(path).size() + 10);
+    const testing::FullDisk full(TextOf(path).size() + 10);
     EXPECT_FALSE(log->Append(Put()).ok());
   }
   // A server that starts with the file knows it too.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/support/full_disk.h"
 #include "tests/unit/config/temp_dir.h"
 #include "tests/unit/state/state_scene.h"
 
@@ -580,26 +580,6 @@ TEST_F(StateKeeperTest, AProcessThatIsTooLateToTakeOverDoesNotMakeTheNextStopUnc
   EXPECT_EQ(process_->Remaining("daily", "k"), 2);
 }
 
-// Nothing can be written while it lives, as on a disk that is full.
-class FullDisk {
- public:
-  FullDisk() : handler_(signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit full = {0, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &full);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  const sighandler_t handler_;
-  rlimit before_ = {};
-};
-
 TEST_F(StateKeeperTest, AProcessThatTookItsStateBackGoesOnWithoutRoomOnTheDisk) {
   machine_.time = MachineTime::Now();
   options_.copies = false;
@@ -618,14 +598,16 @@ TEST_F(StateKeeperTest, AProcessThatTookItsStateBackGoesOnWithoutRoomOnTheDisk) 
       options_.handed_over = "/proc/self/fd/" + std::to_string(state);
       options_.lock = lock;
       {
-        const FullDisk full;
+        const testing::FullDisk full;
         EXPECT_FALSE(Process(folder_, machine_, options_).status().ok());
         options_.taken_back = true;
         Start();
       }
       EXPECT_EQ(process_->Remaining("daily", "k"), 3);
       ASSERT_TRUE(process_->Take("daily", "k", 1).granted());
-      if (!crashes) EXPECT_TRUE(process_->Drain().ok());
+      if (!crashes) {
+        EXPECT_TRUE(process_->Drain().ok());
+      }
       options_.handed_over.clear();
       options_.taken_back = false;
       options_.lock = -1;
@@ -642,7 +624,7 @@ TEST_F(StateKeeperTest, AProcessThatTookItsStateBackGoesOnWithoutRoomOnTheDisk) 
 TEST_F(StateKeeperTest, ProbeSaysWhetherTheFolderCanBeWrittenTo) {
   EXPECT_TRUE(StateFolder::Probe(folder_).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
-  const FullDisk full;
+  const testing::FullDisk full;
   EXPECT_FALSE(StateFolder::Probe(folder_).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
