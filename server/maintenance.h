@@ -69,15 +69,17 @@ class Maintenance {
   void Trim() {
     constexpr int64_t kWorthwhileBytes = 4 << 20;
     constexpr int64_t kMuchBytes = 32 << 20;
+    constexpr std::chrono::milliseconds kLookPause{100};
     constexpr std::chrono::seconds kPause{2};
     const auto now = std::chrono::steady_clock::now();
     const int64_t held = memory_.held();
     most_held_ = std::max(most_held_, held);
-    const bool much = common::ResidentBytes() - resident_ >= kMuchBytes;
-    if (now < looked_ + kPause && !much) return;
+    if (now < looked_ + kLookPause) return;
     looked_ = now;
-    const bool worthwhile = most_held_ - held >= kWorthwhileBytes ||
-                            common::ResidentBytes() - resident_ >= kWorthwhileBytes;
+    const int64_t grown = common::ResidentBytes() - resident_;
+    if (now < considered_ + kPause && grown < kMuchBytes) return;
+    considered_ = now;
+    const bool worthwhile = most_held_ - held >= kWorthwhileBytes || grown >= kWorthwhileBytes;
     if (!worthwhile && !trim_again_) return;
     malloc_trim(0);
     trim_again_ = worthwhile;
@@ -91,9 +93,10 @@ class Maintenance {
   service::KeyUsage& usage_;
   const common::Clock& clock_;
   const std::function<void()> relieve_;
-  int64_t most_held_ = 0;  // since the last trim
-  int64_t resident_ = 0;   // behind the last trim
-  std::chrono::steady_clock::time_point looked_;
+  int64_t most_held_ = 0;                             // since the last trim
+  int64_t resident_ = 0;                              // behind the last trim
+  std::chrono::steady_clock::time_point looked_;      // how much the process has grown
+  std::chrono::steady_clock::time_point considered_;  // whether to trim
   bool trim_again_ = false;
   common::Mutex mu_;
   common::CondVar wake_;
