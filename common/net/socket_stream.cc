@@ -335,7 +335,8 @@ void SocketStream::SetIdle(bool idle) {
 
 void SocketStream::UpdateIdle() {
   if (admission_ == nullptr) return;
-  idle_&& output_.empty() ? admission_->SetIdle(loop_.now_ns()) : admission_->SetBusy();
+  const bool idle = idle_ && output_.empty();
+  idle ? admission_->SetIdle(loop_.now_ns()) : admission_->SetBusy();
 }
 
 PeerIdentity SocketStream::peer_identity() const {
