@@ -270,7 +270,7 @@ def half_done_batches(run):
     server = run.server("--memory_limit=128MiB")
     body = message(b"\x0a\x00" * 2047)
     run.begin()
-    attackers = [server.connect() for _ in range(run.n(1000))]
+    attackers = [server.connect() for _ in range(run.n(600))]
     for _ in range(2):
         for attacker in attackers:
             attacker.call("AcquireBatch", body, seconds=0.2)

@@ -30,10 +30,6 @@ constexpr size_t kMaxDiscardedBytes = 64 << 10;
 // more, since the peer cannot know whether a request that gets no answer was executed.
 constexpr int64_t kDrainReadNs = 1'000'000;
 
-// What a request holds between its slices for each byte of its body, at most: an acquisition of
-// three bytes is an error of some 250.
-constexpr uint64_t kMostHeldPerByte = 80;
-
 }  // namespace
 
 Connection::Connection(Loop& loop, net::Stream& stream)
@@ -256,7 +252,7 @@ std::optional<Problem> Connection::Refusal() const {
     if (refusal.has_value()) return refusal;
   }
   if (loop_.over_memory() && !route->options.exempt_from_shedding &&
-      RefusesCalls(kMostHeldPerByte * parser_.content_length().value_or(0))) {
+      RefusesCall(parser_.content_length().value_or(0))) {
     loop_.counters().calls_refused_over_memory.Add(1);
     return Problem::Of(common::errors::NotExecuted(absl::ResourceExhaustedError(
         "the server holds as much for its callers as --memory_limit allows; nothing was done")));

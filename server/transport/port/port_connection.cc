@@ -11,6 +11,9 @@ namespace {
 
 // Connections with less memory than this are not worth a look when memory is short.
 constexpr size_t kHeavyBytes = 64 << 10;
+// About the most that a call holds between its slices for each byte of its request: an acquisition
+// of two or three bytes is an error of some 250.
+constexpr size_t kMostHeldPerByte = 100;
 // Stalls are looked for this often within the time-out.
 constexpr int64_t kStallChecks = 32;
 // Units of work (net::WorkQueue) to recognise a caller: its certificate is read, or its token
@@ -75,8 +78,8 @@ void PortConnection::Settle(size_t bytes) {
   loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
 }
 
-bool PortConnection::RefusesCalls(size_t held_by_call) const {
-  return loop_.RefusesCallOf(settled_bytes_ + held_by_call);
+bool PortConnection::RefusesCall(size_t request_bytes) const {
+  return loop_.RefusesCallOf(settled_bytes_ + kMostHeldPerByte * request_bytes);
 }
 
 void PortConnection::CloseOverMemory() {

@@ -72,8 +72,9 @@ class PortConnection : public net::StreamHandler,
   virtual size_t memory() const = 0;
   // Closes it since the process holds too much memory.
   void CloseOverMemory();
-  // As PortLoop::RefusesCallOf, by what it held after the last input, and what the call may hold.
-  bool RefusesCalls(size_t held_by_call) const;
+  // As PortLoop::RefusesCallOf, by what it held after the last input, and by what a call with a
+  // request of so many bytes may hold while it is half done.
+  bool RefusesCall(size_t request_bytes) const;
 
  protected:
   PortConnection(PortLoop& loop, net::Stream& stream);

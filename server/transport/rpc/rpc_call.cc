@@ -24,10 +24,6 @@ constexpr int64_t kMessageUnits = 6;
 constexpr int64_t kInflateUnits = kInflateBytes / 100;
 constexpr int64_t kSendUnits = 4;
 
-// What a call holds between its slices for each byte of its request, at most: an acquisition of two
-// bytes is an error of some 250.
-constexpr size_t kMostHeldPerByte = 128;
-
 }  // namespace
 
 void RpcCall::Begin(RpcConnection& connection) {
@@ -276,8 +272,11 @@ bool RpcCall::Admit() {
     Fail(absl::StatusCode::kDeadlineExceeded, "the deadline passed before the call's turn");
     return false;
   }
+  // What a compressed message has is not known. A large one is handled in steps.
+  const size_t request_bytes =
+      reader_.next_is_compressed() ? RpcLoop::kLargeMessageBytes : reader_.next_bytes();
   if (loop.over_memory() && !method_->options.exempt_from_shedding &&
-      connection_->RefusesCalls(kMostHeldPerByte * reader_.next_bytes())) {
+      connection_->RefusesCall(request_bytes)) {
     loop.counters().calls_refused_over_memory.Add(1);
     Fail(absl::StatusCode::kResourceExhausted,
          "the server holds as much for its callers as --memory_limit allows; nothing was done");

@@ -466,6 +466,10 @@ TEST(ConnectionBoundTest, OverMemoryOnlyRequestsOfConnectionsThatHoldMuchAreRefu
     other.Add(4 << 20);
     peer.Feed(Get("/echo"));
     EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre(status));
+    // It may hold a hundred times its bytes while it is half done.
+    peer.Feed(absl::StrCat("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4000\r\n\r\n",
+                           std::string(4000, 'x')));
+    EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("503"));
   }
 }
 
