@@ -278,6 +278,23 @@ def half_done_batches(run):
 
 
 @attack()
+def half_done_stream_batches(run):
+    """The same batches on streams, which were admitted before memory was short."""
+    server = run.server("--memory_limit=128MiB")
+    body = message(b"\x0a\x00" * 2047)
+    run.begin()
+    attackers = [server.connect() for _ in range(run.n(600))]
+    streams = [(a, [a.open("AcquireStream") for _ in range(2)]) for a in attackers]
+    for attacker, _ in streams:
+        attacker.read()
+    for turn in range(2):
+        for attacker, opened in streams:
+            attacker.send(opened[turn], body, seconds=0.2)
+    time.sleep(2)
+    judge(run, attackers, rss_mb=160)
+
+
+@attack()
 def receipt_flood(run):
     """As many open receipts as buckets take, on many buckets."""
     server = run.server("--memory_limit=128MiB")

@@ -365,6 +365,37 @@ TEST_F(MemoryLimitedTest, OverTheLimitOnlyCallsOfConnectionsThatHoldMuchAreRefus
   EXPECT_EQ(server_->metrics.Snapshot(0).transports[0].calls_refused_over_memory, 1u);
 }
 
+// They were admitted before.
+TEST_F(MemoryLimitedTest, OverTheLimitStreamsEndBeforeTheirNextMessage) {
+  H2Client holder(*server_);
+  holder.Pump();
+  holder.Call("/t.T/Held", Framed(""));
+  const int32_t stream = holder.Call("/t.T/Stream", Framed("first"), {}, false);
+  const int32_t idle = holder.Call("/t.T/Stream", "", {}, false);
+  const int32_t small = neighbour_->Call("/t.T/Stream", "", {}, false);
+  holder.Pump();
+  neighbour_->Pump();
+  held_.held[0]->SetPendingBytes(size_t{5} << 20);
+  holder.Call("/t.T/Held", Framed(""));  // the account is settled after input
+  holder.Pump();
+  ASSERT_TRUE(budget_.over());
+  holder.Continue(stream, Framed("second"), false);
+  holder.Continue(idle, std::string(1, 0), false);  // no message yet
+  neighbour_->Continue(small, Framed("x"), false);
+  holder.Pump();
+  neighbour_->Pump();
+  EXPECT_EQ(holder.calls[stream].status(), "8");
+  EXPECT_EQ(holder.calls[stream].Header("sluice-executed"), "no");
+  EXPECT_EQ(stream_.messages, 2);
+  EXPECT_FALSE(holder.calls[idle].closed);
+  EXPECT_FALSE(neighbour_->calls[small].closed);
+  EXPECT_EQ(server_->metrics.Snapshot(0).transports[0].calls_refused_over_memory, 1u);
+  // What may be held is a hundred times what was sent.
+  neighbour_->Continue(small, Framed(std::string(40'000, 'x')), false);
+  neighbour_->Pump();
+  EXPECT_EQ(neighbour_->calls[small].status(), "8");
+}
+
 TEST_F(MemoryLimitedTest, ClosesTheConnectionThatHoldsMostBeforeCallsAreRefused) {
   H2Client small(*server_);
   H2Client large(*server_);

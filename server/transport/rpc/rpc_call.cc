@@ -6,6 +6,8 @@
 #include "absl/base/attributes.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "common/execution_mark.h"
 #include "common/http2/header_names.h"
 #include "common/strings.h"
 #include "server/access/caller.h"
@@ -272,16 +274,19 @@ bool RpcCall::Admit() {
     Fail(absl::StatusCode::kDeadlineExceeded, "the deadline passed before the call's turn");
     return false;
   }
+  return !RefuseOverMemory();
+}
+
+bool RpcCall::RefuseOverMemory() {
+  RpcLoop& loop = connection_->rpc_loop();
+  if (!loop.over_memory() || method_->options.exempt_from_shedding) return false;
   // What a compressed message has is not known. A large one is handled in steps.
   const size_t request_bytes =
       reader_.next_is_compressed() ? RpcLoop::kLargeMessageBytes : reader_.next_bytes();
-  if (loop.over_memory() && !method_->options.exempt_from_shedding &&
-      connection_->RefusesCall(request_bytes)) {
-    loop.counters().calls_refused_over_memory.Add(1);
-    Fail(absl::StatusCode::kResourceExhausted,
-         "the server holds as much for its callers as --memory_limit allows; nothing was done");
-    return false;
-  }
+  if (!connection_->RefusesCall(request_bytes)) return false;
+  loop.counters().calls_refused_over_memory.Add(1);
+  Abort(common::errors::NotExecuted(absl::ResourceExhaustedError(
+      "the server holds as much for its callers as --memory_limit allows; nothing was done")));
   return true;
 }
 
@@ -349,6 +354,7 @@ void RpcCall::Deliver() {
       connection_->QueueReady(*this);
       break;
     }
+    if (large_ == nullptr && reader_.next_bytes() > 0 && RefuseOverMemory()) break;
     const auto message = TakeMessage();
     if (!message.has_value() || !AuthorizeAgain()) break;
     method_->streaming->OnMessage(*this, *message);
@@ -451,6 +457,10 @@ void RpcCall::Cancel() {
 }
 
 void RpcCall::Abort(const absl::Status& status) {
+  // Of a call that was not started, Fail says so.
+  if (phase_ == Phase::kStarted && common::errors::WasNotExecuted(status)) {
+    AddTrailingMetadata(common::kExecutedMetadata, common::kNotExecuted);
+  }
   Abort(status.code(), common::ToStd(status.message()));
 }
 

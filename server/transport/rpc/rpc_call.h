@@ -91,6 +91,9 @@ class RpcCall final : public ServerCall,
   bool AuthorizeAgain();
   // Whether the call may start now. False: it was refused.
   bool Admit();
+  // Whether the server holds too much to take the call, or the next message of a stream. Then it
+  // was refused, or aborted.
+  bool RefuseOverMemory();
   void StartUnary();
   void Deliver();
   // Takes the next message, in steps. nullopt: there is none now. The call waits for its next turn,
