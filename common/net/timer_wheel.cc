@@ -7,13 +7,15 @@
 namespace sluice::net {
 
 TimerWheel::~TimerWheel() {
-  for (Timer* timer : slots_) {
+  const auto forget = [](Timer* timer) {
     while (timer != nullptr) {
       Timer* const next = timer->next_;
       timer->wheel_ = nullptr;
       timer = next;
     }
-  }
+  };
+  for (Timer* timer : slots_) forget(timer);
+  forget(moving_);
 }
 
 void TimerWheel::Arm(Timer& timer, int64_t at_ns) {
@@ -56,8 +58,8 @@ void TimerWheel::Insert(Timer& timer) {
 void TimerWheel::Unlink(Timer& timer) {
   *timer.previous_ = timer.next_;
   if (timer.next_ != nullptr) timer.next_->previous_ = timer.previous_;
-  // A timer of the list that is being fired has left its slot; then this has no effect, as the bit
-  // of an empty slot is already clear.
+  // A timer of the list that is being fired or moved has left its slot; then this has no effect, as
+  // the bit of an empty slot is already clear.
   if (slots_[timer.slot_] == nullptr) {
     occupied_[timer.slot_ / kSlots] &= ~(uint64_t{1} << (timer.slot_ % kSlots));
   }
@@ -69,7 +71,12 @@ size_t TimerWheel::Advance(int64_t now_ns, size_t most) {
   advancing_ = true;
   target_tick_ = target;
   size_t fired = 0;
+  size_t left_to_move = most;
   for (;;) {
+    if (!MoveDown(&left_to_move)) {
+      advancing_ = false;
+      return fired;
+    }
     int level = 0;
     while (level < kLevels && occupied_[level] == 0) ++level;
     if (level == kLevels) break;
@@ -84,11 +91,8 @@ size_t TimerWheel::Advance(int64_t now_ns, size_t most) {
     head = nullptr;
     occupied_[level] &= ~(uint64_t{1} << digit);
     if (level > 0) {
-      while (timer != nullptr) {
-        Timer* const next = timer->next_;
-        Insert(*timer);
-        timer = next;
-      }
+      moving_ = timer;
+      timer->previous_ = &moving_;
       continue;
     }
     firing_ = timer;
@@ -115,7 +119,18 @@ size_t TimerWheel::Advance(int64_t now_ns, size_t most) {
   return fired;
 }
 
+bool TimerWheel::MoveDown(size_t* most) {
+  for (; moving_ != nullptr && *most > 0; --*most) {
+    Timer& timer = *moving_;
+    moving_ = timer.next_;
+    Insert(timer);
+  }
+  if (moving_ != nullptr) moving_->previous_ = &moving_;
+  return moving_ == nullptr;
+}
+
 int64_t TimerWheel::NextNs() const {
+  if (moving_ != nullptr) return now_tick_ << kTickBits;
   for (int level = 0; level < kLevels; ++level) {
     if (occupied_[level] == 0) continue;
     const int64_t tick = earliest_tick_[level * kSlots + std::countr_zero(occupied_[level])];

@@ -5,7 +5,8 @@
 // digit there. So each timer of a level fires before each timer of a higher one, the next timer is
 // in the first occupied slot of the lowest occupied level (two bit scans), and nothing wraps
 // around. When the wheel reaches a slot of level 1 or more, the slot's timers move down; a timer
-// moves at most 7 times. The wheel keeps the earliest tick of each slot, so an idle loop wakes for
+// moves at most 7 times. Thousands of timers may be in one slot, so they move in several steps, and
+// none fires meanwhile. The wheel keeps the earliest tick of each slot, so an idle loop wakes for
 // its next timer only, not to move timers. Only a cancelled timer can cause a needless wake-up.
 //
 // Timers are never early: a deadline is rounded up to a tick, now is rounded down. They are late by
@@ -75,8 +76,9 @@ class TimerWheel {
   void Arm(Timer& timer, int64_t at_ns);
   void Cancel(Timer& timer);
 
-  // Fires the timers due at now_ns, at most `most`, in the order of their ticks. Returns how many;
-  // if some are left, NextNs is before now_ns. If time steps back, nothing happens. REQUIRES: not
+  // Fires the timers due at now_ns, at most `most`, in the order of their ticks, and moves at
+  // most `most` to other slots. Returns how many fired; if some are left to fire or to move, NextNs
+  // is before now_ns. If time steps back, nothing happens. REQUIRES: not
   // called from a callback; `most` is not 0.
   size_t Advance(int64_t now_ns, size_t most = std::numeric_limits<size_t>::max());
 
@@ -93,6 +95,9 @@ class TimerWheel {
 
   void Insert(Timer& timer);
   void Unlink(Timer& timer);
+  // Continues to move the timers of a slot down, at most *most, and lowers that. Returns whether
+  // all were moved.
+  bool MoveDown(size_t* most);
 
   int64_t now_tick_;
   // While Advance runs: its target. Else now_tick_ counts.
@@ -103,6 +108,7 @@ class TimerWheel {
   Timer* slots_[kLevels * kSlots] = {};
   int64_t earliest_tick_[kLevels * kSlots] = {};  // meaningful where occupied
   Timer* firing_ = nullptr;
+  Timer* moving_ = nullptr;  // of a slot that the wheel has reached
 };
 
 inline void Timer::Cancel() {

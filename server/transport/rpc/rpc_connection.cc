@@ -334,7 +334,7 @@ void RpcConnection::DrainCalls() {
 
 int64_t RpcConnection::CheckAnswers(const net::OutputProgress& output, int64_t next_ns) {
   // Then all that waits, waits for HTTP/2's windows.
-  if (stream().pending_output() == 0) {
+  if (stream().pending_output() == 0 && unsent_bytes_ > 0) {
     next_ns = std::min(next_ns, EndStalledCalls(rpc_loop_.loop().now_ns()));
   }
   MarkDirty();

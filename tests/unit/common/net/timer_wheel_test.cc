@@ -147,6 +147,31 @@ TEST(TimerWheelTest, IdleTimersNeedNoWakeUpBeforeTheFirst) {
   EXPECT_LE(wakeups, 100'000);
 }
 
+TEST(TimerWheelTest, ManyTimersOfASlotMoveInSteps) {
+  constexpr int kTimers = 10'000;
+  constexpr int64_t kDue = int64_t{1} << 40;
+  TimerWheel wheel(0);
+  std::vector<int> log;
+  std::vector<std::unique_ptr<Probe>> probes;
+  for (int i = 0; i < kTimers; ++i) {
+    probes.push_back(std::make_unique<Probe>(&log, i));
+    wheel.Arm(probes.back()->timer, kDue + i % 2 * kTick);
+  }
+  const int64_t now = kDue + 2 * kTick;
+  EXPECT_EQ(wheel.Advance(now, 64), 0u);
+  EXPECT_LE(wheel.NextNs(), now);
+  // Some have moved, some have not.
+  for (int i = 0; i < kTimers; i += 4) probes[i].reset();
+  for (int i = 2; i < kTimers; i += 4) probes[i]->timer.Cancel();
+  Probe other(&log, -1);
+  wheel.Arm(other.timer, kDue);
+  int calls = 1;
+  for (; wheel.NextNs() <= now; ++calls) EXPECT_LE(wheel.Advance(now, 64), 64u);
+  EXPECT_GT(calls, kTimers / 2 / 64);
+  ASSERT_EQ(log.size(), kTimers / 2 + 1u);
+  EXPECT_EQ(wheel.size(), 0u);
+}
+
 TEST(TimerWheelTest, DestroyedWheelDisarmsItsTimers) {
   Probe probe(nullptr, 1);
   {
@@ -193,7 +218,14 @@ RC_GTEST_PROP(TimerWheelProperty, BehavesLikeASearchedList, ()) {
           now += *rc::gen::inRange<int64_t>(0, magnitude);
         }
         log.clear();
-        const size_t fired = wheel.Advance(now);
+        size_t fired = 0;
+        if (*rc::gen::arbitrary<bool>()) {
+          fired = wheel.Advance(now);
+        } else {
+          do {
+            fired += wheel.Advance(now, /*most=*/1);
+          } while (wheel.NextNs() <= now);
+        }
         wheel_tick = std::max(wheel_tick, now / kTick);
         std::vector<int> expected;
         for (int i = 0; i < kTimers; ++i) {
