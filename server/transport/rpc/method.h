@@ -63,7 +63,8 @@ struct MethodOptions {
   bool exempt_from_shedding = false;
   // Bytes of one request message, before and after decompression. Above: RESOURCE_EXHAUSTED.
   size_t max_request_bytes = common::bounds::kMaxRequestBytes;
-  // The headers that the handler reads with ServerCall::metadata, in lower case. No others are
+  // The headers that the handler reads with ServerCall::metadata, in lower case: the first of each
+  // name, and of its value at most bounds::kMaxAuthorizationBytes and one byte. No others are
   // kept: a few bytes of HPACK can stand for kilobytes of headers.
   std::vector<std::string_view> metadata = {};
   // What a client must be allowed to do to call the method. nullopt: all may call it.

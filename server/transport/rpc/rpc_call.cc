@@ -6,6 +6,7 @@
 #include "absl/base/attributes.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/bounds.h"
 #include "common/errors.h"
 #include "common/execution_mark.h"
 #include "common/http2/header_names.h"
@@ -16,6 +17,9 @@
 
 namespace sluice::transport {
 namespace {
+
+// Of a header that is kept for the handler. What is longer is no credential that it knows.
+constexpr size_t kMaxMetadataBytes = common::bounds::kMaxAuthorizationBytes + 1;
 
 // A step of decompression of a large message.
 constexpr size_t kInflateBytes = 16 << 10;
@@ -78,7 +82,8 @@ ABSL_ATTRIBUTE_NOINLINE void RpcCall::TakeOther(const http2::HpackField& field) 
     caller_ = connection_->CallerOf(field.value);
   }
   for (const std::string_view kept : method_->options.metadata) {
-    if (kept == field.name) metadata_.emplace_back(kept, field.value);
+    if (kept != field.name || metadata(kept).has_value()) continue;
+    metadata_.emplace_back(kept, field.value.substr(0, kMaxMetadataBytes));
   }
 }
 

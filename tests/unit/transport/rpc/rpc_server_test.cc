@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/bounds.h"
 #include "gtest/gtest.h"
 #include "server/transport/rpc/grpc_text.h"
 #include "tests/support/echo_methods.h"
@@ -30,7 +31,7 @@ class RpcServerTest : public ::testing::Test {
   void Begin(const RpcServerOptions& options = {}) {
     client_.reset();  // before its server
     server_ = std::make_unique<H2Server>(options);
-    server_->methods.AddUnary("/t.T/Echo", echo_, {.metadata = {"x-text", "x-data-bin"}});
+    server_->methods.AddUnary("/t.T/Echo", echo_, {.metadata = {"x-text", "x-data-bin", "x-long"}});
     server_->methods.AddUnary("/t.T/Held", held_);
     server_->methods.AddUnary("/t.T/Small", small_, {.max_request_bytes = 10});
     server_->methods.AddUnary("/t.T/Health", health_, {.exempt_from_shedding = true});
@@ -303,17 +304,37 @@ TEST_F(RpcServerTest, CarriesMetadataBothWays) {
   Begin();
   echo_.on_call = [](ServerCall& call) {
     EXPECT_EQ(call.metadata("x-text"), "value");
+    EXPECT_EQ(call.metadata("x-long")->size(), common::bounds::kMaxAuthorizationBytes + 1);
     EXPECT_EQ(call.metadata("x-data-bin"), "AAH/");  // base64, as it came
     EXPECT_FALSE(call.metadata("x-other").has_value());
     EXPECT_EQ(call.peer_address(), "192.0.2.1:999");
     call.AddInitialMetadata("x-first", "1");
     call.AddTrailingMetadata("x-last-bin", "/w");
   };
-  const CallResult& call =
-      Do("/t.T/Echo", Framed("x"),
-         {{"x-text", "value"}, {"x-other", "dropped"}, {"x-data-bin", "AAH/"}});
+  const CallResult& call = Do("/t.T/Echo", Framed("x"),
+                              {{"x-text", "value"},
+                               {"x-other", "dropped"},
+                               {"x-data-bin", "AAH/"},
+                               {"x-long", std::string(4000, 'v')}});
   EXPECT_EQ(call.Header("x-first"), "1");
   EXPECT_EQ(call.Header("x-last-bin"), "/w");
+  EXPECT_EQ(echo_.calls, 1);
+}
+
+TEST_F(RpcServerTest, KeepsTheFirstHeaderOfAName) {
+  Begin();
+  echo_.on_call = [](ServerCall& call) { EXPECT_EQ(call.metadata("x-text"), "first"); };
+  const int32_t id = client_->Request({{":method", "POST"},
+                                       {":scheme", "http"},
+                                       {":path", "/t.T/Echo"},
+                                       {":authority", "test"},
+                                       {"te", "trailers"},
+                                       {"content-type", "application/grpc"},
+                                       {"x-text", "first"},
+                                       {"x-text", "second"}},
+                                      Framed("x"), true);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "0");
   EXPECT_EQ(echo_.calls, 1);
 }
 
