@@ -83,7 +83,7 @@ absl::StatusOr<uint64_t> WatchHub::Start(WatchOptions options, std::shared_ptr<W
   if (!drained_.ok()) return drained_;
   if (watches_.size() >= common::bounds::kMaxWatches) return common::errors::TooManyWatches();
   watch->id = ++last_id_;
-  due_.emplace(0, watch->id);
+  due_.emplace(watch->due_ns, watch->id);
   watches_.emplace(watch->id, watch);
   wake_.SignalAll();
   return watch->id;
@@ -94,7 +94,8 @@ void WatchHub::Cancel(uint64_t id) {
   const auto it = watches_.find(id);
   if (it == watches_.end()) return;
   it->second->cancelled.store(true, std::memory_order_release);
-  watches_.erase(it);  // Tick removes it from due_
+  due_.erase({it->second->due_ns, id});  // is not there while it is polled
+  watches_.erase(it);
 }
 
 void WatchHub::Drain(const absl::Status& status) {
@@ -204,7 +205,9 @@ void WatchHub::End(Watch& watch, const absl::Status& status) {
 void WatchHub::Reschedule(const std::shared_ptr<Watch>& watch) {
   const int64_t due_ns = limiter_.clock().NowNs() + watch->interval_ns;
   common::MutexLock lock(&mu_);
-  if (watches_.contains(watch->id)) due_.emplace(due_ns, watch->id);
+  if (!watches_.contains(watch->id)) return;
+  watch->due_ns = due_ns;
+  due_.emplace(due_ns, watch->id);
 }
 
 }  // namespace sluice::service

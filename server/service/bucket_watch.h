@@ -113,6 +113,7 @@ class WatchHub {
     // Set by Cancel: the sink gets no call after that. Acquire and release, so that the thread
     // which then skips the sink sees all writes before Cancel.
     std::atomic<bool> cancelled{false};
+    int64_t due_ns = 0;  // its place in due_; guarded by mu_ of the hub
     // Below: belongs to the thread that polls the watch. The watch is in due_ or being polled,
     // never both.
     QueryCall query;

@@ -192,6 +192,14 @@ TEST_F(WatchTest, CancelForgetsTheSink) {
   EXPECT_TRUE(sink.expired());
 }
 
+// A peer that opens and cancels watches with long intervals leaves nothing behind.
+TEST_F(WatchTest, CancelForgetsWhenItWasDue) {
+  const uint64_t id = Start(3600 * kSecond);
+  EXPECT_NE(hub_.Tick(), store::kNoDeadline);
+  hub_.Cancel(id);
+  EXPECT_EQ(hub_.Tick(), store::kNoDeadline);
+}
+
 TEST_F(WatchTest, RejectsIntervalsOutOfBoundsAndUnknownLimits) {
   for (const WireDuration interval : {WireDuration{0, 0}, WireDuration{0, 9'999'999},
                                       WireDuration{3600, 1}, WireDuration{-1, 0}}) {
