@@ -93,8 +93,8 @@ class LimitFinder {
     return last_limit_;
   }
 
-  // Find, or NOT_FOUND. Only the first error suggests another name: the search for it costs more
-  // than all the rest of the request.
+  // Find, or NOT_FOUND. Only the first error suggests another name, and not if the thread has
+  // suggested many lately: the search for it costs more than all the rest of the request.
   absl::StatusOr<const limits::Limit*> FindOrError(const FieldPath& path, std::string_view field,
                                                    std::string_view name);
 

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/unit/service/fixture.h"
 
 namespace sluice::service {
@@ -103,6 +104,20 @@ TEST_F(AcquireTest, ShadowModeGrantsAndReportsWouldBeDenials) {
   EXPECT_EQ(totals.granted, 2u);
   EXPECT_EQ(totals.shadow_denied, 1u);
   EXPECT_EQ(totals.permits_granted, 1u);
+}
+
+// A caller could keep its loop busy with the search for names.
+TEST_F(AcquireTest, OnlySomeErrorsOfAMomentSuggestAName) {
+  int suggested = 0;
+  // Threads search for themselves.
+  std::thread([&] {
+    for (int i = 0; i < 1000; ++i) {
+      const auto message = Acquire("apii", "k").status.message();
+      suggested += absl::StrContains(message, "did you mean") ? 1 : 0;
+    }
+  }).join();
+  EXPECT_GE(suggested, 1);
+  EXPECT_LT(suggested, 500);
 }
 
 TEST_F(AcquireTest, ErrorsNameFieldValueAndBound) {

@@ -245,6 +245,19 @@ class WithoutUtf8 {
   std::unique_ptr<google::protobuf::Message> message_;
 };
 
+// Of two errors about the same name, one may suggest another name and the other not.
+std::string WithoutSuggestion(std::string message) {
+  return message.substr(0, message.find("; did you mean"));
+}
+v1::AcquireBatchResponse WithoutSuggestions(v1::AcquireBatchResponse response) {
+  for (auto& result : *response.mutable_results()) {
+    if (result.has_error()) {
+      result.mutable_error()->set_message(WithoutSuggestion(result.error().message()));
+    }
+  }
+  return response;
+}
+
 TEST_F(RateLimiterCodecTest, AcceptsTheSameBytesAsProtobuf) {
   const google::protobuf::LogSilencer silence;
   WithoutUtf8 reference;
@@ -266,8 +279,12 @@ TEST_F(RateLimiterCodecTest, AcceptsTheSameBytesAsProtobuf) {
     clock_.Advance(int64_t{100} * service::kSecond);
     absl::Status their_status;
     const v1::AcquireBatchResponse their_response = Theirs(parsed, &their_status);
-    ASSERT_EQ(our_status, their_status);
-    ASSERT_TRUE(MessageDifferencer::Equals(our_response, their_response)) << parsed.DebugString();
+    ASSERT_EQ(our_status.code(), their_status.code());
+    ASSERT_EQ(WithoutSuggestion(std::string(our_status.message())),
+              WithoutSuggestion(std::string(their_status.message())));
+    ASSERT_TRUE(MessageDifferencer::Equals(WithoutSuggestions(our_response),
+                                           WithoutSuggestions(their_response)))
+        << parsed.DebugString();
   }
   EXPECT_GT(taken, 1000);
   EXPECT_GT(refused, 1000);
