@@ -72,10 +72,18 @@ class KeyWriter {
       Raw(value);
       return;
     }
-    for (const char& c : value) {
-      if (c == '|' || c == '\\') Raw("\\");
-      Raw({&c, 1});
+    // In pieces: a value may have half a megabyte.
+    char piece[256];
+    size_t size = 0;
+    for (const char c : value) {
+      if (c == '|' || c == '\\') piece[size++] = '\\';
+      piece[size++] = c;
+      if (size + 2 <= sizeof(piece)) continue;
+      Raw({piece, size});
+      size = 0;
+      if (!fits_ && whole_ == nullptr) return;
     }
+    Raw({piece, size});
   }
   // False: the key is too long; `whole` has it, if it is not null.
   bool fits() const { return fits_; }

@@ -1,6 +1,7 @@
 #include "server/envoy/wildcards.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -102,9 +103,10 @@ bool Wildcards::MiddleMatches(const Pattern& pattern, std::string_view text) {
   text.remove_suffix(pattern.suffix.size());
   // The leftmost place for each part leaves most room for the next.
   for (const std::string& part : pattern.middle) {
-    const size_t at = text.find(part);
-    if (at == text.npos) return false;
-    text.remove_prefix(at + part.size());
+    // Some times as fast as find, where the first character is everywhere.
+    const void* const at = memmem(text.data(), text.size(), part.data(), part.size());
+    if (at == nullptr) return false;
+    text.remove_prefix(static_cast<const char*>(at) - text.data() + part.size());
   }
   return true;
 }

@@ -163,6 +163,12 @@ TEST(MatcherOfTest, LongKeysAreHashedAndStayApart) {
   EXPECT_EQ(FindIn(*matcher, "edge", {{"path", longest + "1"}}).key, one.key);
   // A value that looks like a hashed key has another key.
   EXPECT_NE(FindIn(*matcher, "edge", {{"path", one.key}}).key, one.key);
+  // So does one that is long only because of what stands before its own | and \\.
+  const std::string escaped = std::string(300, '|') + std::string(300, '\\');
+  const Found third = FindIn(*matcher, "edge", {{"path", escaped}});
+  EXPECT_TRUE(third.key.starts_with("\\h"));
+  EXPECT_NE(FindIn(*matcher, "edge", {{"path", escaped + "|"}}).key, third.key);
+  EXPECT_EQ(FindIn(*matcher, "edge", {{"path", escaped.substr(172, 256)}}).key.size(), 512u);
   // Longer than any configured text.
   EXPECT_EQ(FindIn(*matcher, "edge", {{"path", "/a/" + std::string(65536, 'x')}})
                 .limit->requests_per_unit,
