@@ -162,8 +162,10 @@ absl::Status CheckRequest::AddKey(std::string_view part) {
     key_ = part;
     return absl::OkStatus();
   }
+  constexpr size_t kMostBytes = common::bounds::kMaxKeyBytes;
   const auto append = [this](std::string_view text) {
     for (const char c : text) {
+      if (joined_.size() > kMostBytes) return;
       if (c == '%') {
         joined_.Append(std::string_view("%25"));
       } else if (c == ',') {
@@ -176,6 +178,9 @@ absl::Status CheckRequest::AddKey(std::string_view part) {
   if (key_parts_ == 2) append(key_);
   joined_.Append(std::string_view(","));
   append(part);
+  if (joined_.size() > kMostBytes) {
+    return Invalid("key", "more than ", kMostBytes, " bytes with its parts joined");
+  }
   return absl::OkStatus();
 }
 

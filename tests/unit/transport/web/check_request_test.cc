@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "common/bounds.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/transport/http1/request_parser.h"
@@ -118,6 +119,9 @@ TEST_F(CheckRequestTest, BoundsKeyParts) {
   std::string query = "limit=a";
   for (int i = 0; i < 17; ++i) query += "&key=x";
   EXPECT_THAT(ErrorOf(query), HasSubstr("key: more than 16 parts"));
+  const std::string part(common::bounds::kMaxKeyBytes, 'x');
+  EXPECT_THAT(ErrorOf("limit=a&key=" + part + "&key="), HasSubstr("key: more than 512 bytes"));
+  EXPECT_EQ(KeyOf("limit=a&key=" + part.substr(1) + "&key=").size(), part.size());
 }
 
 }  // namespace
