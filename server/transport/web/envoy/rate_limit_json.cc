@@ -1,5 +1,6 @@
 #include "server/transport/web/envoy/rate_limit_json.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -49,6 +50,7 @@ class Call final : public JsonCall {
     // In the background a call is decided as a whole: many that are under way would hold more.
     if (!in_background()) call_.DecideInSlices();
     under_way_ = shared_from_this();
+    CountMemory(request().capacity() + std::max(call_.memory(), call_.request_memory()));
     limiter_.Decide(
         &call_, store::kNoDeadline,
         [](void* of, DescriptorCall*) {
@@ -66,6 +68,7 @@ class Call final : public JsonCall {
       return ContinueInBackground([this] { limiter_.Continue(&call_); });
     }
     const std::shared_ptr<JsonCall> self = std::exchange(under_way_, nullptr);
+    if (cancelled()) return Drop();
     if (!call_.status().ok()) return Answer(call_.status(), 400);
     common::Buffer encoded;
     call_.Encode(&encoded);
