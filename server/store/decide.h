@@ -264,35 +264,52 @@ class ForcedShares {
   explicit ForcedShares(const Acquisition& acquisition)
       : charges_(acquisition.charges), charged_by_(acquisition.charged_by) {
     std::iota(order_.begin(), order_.end(), uint8_t{0});
+    for (size_t i = 0; i < charges_.size(); ++i) own_[i] = charges_[i].permits;
     if (charged_by_ == nullptr) return;
     // The sets are transitive, so a charge has more of them than each of those in its set.
     std::sort(order_.begin(), order_.begin() + charges_.size(), [&](uint8_t a, uint8_t b) {
       return std::pair(std::popcount(charged_by_[a]), a) <
              std::pair(std::popcount(charged_by_[b]), b);
     });
+    if (acquisition.own != nullptr) {
+      std::copy_n(acquisition.own, charges_.size(), own_.begin());
+      return;
+    }
+    for (const size_t i : order()) {
+      ForEachOf(i, [&](size_t by) { own_[i] -= std::min(own_[i], own_[by]); });
+    }
   }
 
   // The charges, each behind those that charge it.
   absl::Span<const uint8_t> order() const { return {order_.data(), charges_.size()}; }
 
+  // Acquisition::own of the charge.
+  uint64_t own(size_t charge) const { return own_[charge]; }
+
   // REQUIRES: Counted was called for each charge before it.
-  uint64_t Of(size_t charge) {
-    uint64_t share = own_[charge] = charges_[charge].permits;
-    for (uint32_t left = charged_by_ == nullptr ? 0 : charged_by_[charge]; left != 0;
-         left &= left - 1) {
-      const auto by = static_cast<size_t>(std::countr_zero(left));
-      own_[charge] -= std::min(own_[charge], own_[by]);
+  uint64_t Of(size_t charge) const {
+    uint64_t share = charges_[charge].permits;
+    ForEachOf(charge, [&](size_t by) {
       share -= std::min(share, own_[by] - std::min(own_[by], counted_[by]));
-    }
+    });
     return share;
   }
   void Counted(size_t charge, uint64_t permits) { counted_[charge] = permits; }
 
  private:
+  // Calls visit(by) for each charge in the set of `charge`.
+  template <typename Visit>
+  void ForEachOf(size_t charge, Visit visit) const {
+    for (uint32_t left = charged_by_ == nullptr ? 0 : charged_by_[charge]; left != 0;
+         left &= left - 1) {
+      visit(static_cast<size_t>(std::countr_zero(left)));
+    }
+  }
+
   const absl::Span<const Charge> charges_;
   const uint16_t* const charged_by_;
   std::array<uint8_t, common::bounds::kMaxCharges> order_;
-  std::array<uint64_t, common::bounds::kMaxCharges> own_;  // not for charges in its set
+  std::array<uint64_t, common::bounds::kMaxCharges> own_;
   std::array<uint64_t, common::bounds::kMaxCharges> counted_;
 };
 

@@ -157,6 +157,10 @@ struct Acquisition {
   // a caller of one limit cannot close another one for all. Owned by the caller; null: there are
   // none. REQUIRES: transitive.
   const uint16_t* charged_by = nullptr;
+  // With charged_by, per charge: the permits that its own request named, without those of the
+  // charges in its set. Owned by the caller; null: they follow from the charges, which are all
+  // there.
+  const uint64_t* own = nullptr;
   // The request id, with which the acquisition is executed once; null: none. Owned by the caller.
   // REQUIRES: null if the caller is held.
   Once* once = nullptr;

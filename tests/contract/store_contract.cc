@@ -329,6 +329,27 @@ TEST_P(StoreContractTest, ForcedDebitChargesOthersWhatTheFirstCounted) {
   }
 }
 
+// The team's bucket forgives what the user's bucket has counted, so that is still the parent's.
+TEST_P(StoreContractTest, ForcedDebitChargesAGrandparentWhatTheFirstCounted) {
+  const auto overall = Register(1, algorithm::MakeTokenBucket({1, kSecond}, 50, 0), false, 100);
+  const auto team = Register(2, algorithm::MakeTokenBucket({1, kSecond}, 3, 0), false, 1);
+  const auto user = Register(3, algorithm::MakeTokenBucket({1, kSecond}, 6, 0), false, 2);
+  // In a Cluster: all are in one slot; the first two are; each is in its own.
+  for (const auto& [of_overall, of_team, of_user] :
+       {std::tuple("{t}o", "{t}", "{t}u"), std::tuple("{v}o", "{v}", "v"),
+        std::tuple("x", "y", "z")}) {
+    const std::vector<Charge> charges{
+        {overall.get(), of_overall, 20}, {team.get(), of_team, 20}, {user.get(), of_user, 20}};
+    const Acquired forced = Acquire(
+        store(), charges, {.debit = store::Debit::kForced, .charged_by = {0b110, 0b100, 0}});
+    EXPECT_EQ(forced.charges[2].level.remaining, -2);
+    EXPECT_EQ(forced.charges[1].level.remaining, -1);
+    EXPECT_EQ(forced.charges[1].forgiven, 16u);
+    EXPECT_EQ(forced.charges[0].level.remaining, 42);
+    EXPECT_EQ(forced.charges[0].forgiven, 12u);
+  }
+}
+
 TEST_P(StoreContractTest, ForcedDebitOnShadowLimitIsCounted) {
   const auto shadow =
       Register(1, algorithm::MakeTokenBucket({1, kSecond}, 2, 0), /*shadow=*/true, 5);

@@ -193,7 +193,8 @@ void Force(std::vector<Bucket>& buckets, const std::vector<uint64_t>& permits,
     }
     arguments.push_back(absl::StrCat(i));
     AppendCost(buckets[i].parameters, permits[i], &arguments);
-    AppendForced(buckets[i].parameters, permits[i], buckets[i].max_owed, by, &arguments);
+    AppendForced(buckets[i].parameters, permits[i], buckets[i].max_owed, by, shares.own(i),
+                 &arguments);
   }
   const RedisValue answer = Scripts::Get().Run(Script::kAcquire, KeysOfAll(buckets), arguments);
   Reader reader(answer);

@@ -120,7 +120,8 @@ void AcquireCommand::AppendForcedCharges(const Acquisition& acquisition,
     const uint64_t permits = acquisition.charges[c].permits;
     words->push_back(absl::StrCat(c));
     AppendCost(parameters_of(c), permits, words);
-    AppendForced(parameters_of(c), permits, MaxOwed(*buckets_[c].rule->rule), charged_by, words);
+    AppendForced(parameters_of(c), permits, MaxOwed(*buckets_[c].rule->rule), charged_by,
+                 shares.own(c), words);
   }
 }
 

@@ -5,9 +5,10 @@
 --              id of its receipt ('0': none wanted), number of charges (negative: the caller would
 --                wait), then for each charge: which bucket, counted from 0, and 4 numbers
 --              If the number of charges ends with f, it is forced; with g, it gives back
---                (store.h, Debit). Then each charge has 6 words more: 2 numbers, the most that the
---                bucket may owe or count; 2 numbers, what one permit costs; the permits; and the
---                charges before it that charge it in turn, counted from 1, separated by commas
+--                (store.h, Debit). Then each charge has 7 words more: 2 numbers, the most that the
+--                bucket may owe or count; 2 numbers, what one permit costs; the permits; the charges
+--                before it that charge it in turn, counted from 1, separated by commas; and the
+--                permits that its own request named (store.h, Acquisition::own)
 --              If the number of charges ends with o (perhaps behind f or g), it has a request id.
 --              Then two words follow at once: the number of the id among the keys, counted from 1
 --              (negative: its grant may not be remembered), and the fingerprint of what is asked
@@ -56,7 +57,8 @@ local function force(id, count, gives_back, remembers, i, reply)
     local most_u, most_t = tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
     local unit_u, unit_t = tonumber(ARGV[i + 7]), tonumber(ARGV[i + 8])
     local permits, charged_by = tonumber(ARGV[i + 9]), ARGV[i + 10]
-    i = i + 11
+    own[c] = tonumber(ARGV[i + 11])
+    i = i + 12
     reply[#reply + 1] = not bucket.closed and algorithm.fits(bucket, charge) and 1 or 0
     local a, b = 0, 0
     -- Those that are worth nothing any more are closed, also if nothing is counted.
@@ -66,11 +68,9 @@ local function force(id, count, gives_back, remembers, i, reply)
     else
       local base = bucket.base or 1
       local share = permits
-      own[c] = permits
       for by in string.gmatch(charged_by, '%d+') do
         by = tonumber(by)
         counted[by] = counted[by] or quotient(unpack(taken[by]))
-        own[c] = own[c] - math.min(own[c], own[by])
         share = share - math.min(share, own[by] - math.min(own[by], counted[by]))
       end
       local cost = charge
@@ -79,7 +79,7 @@ local function force(id, count, gives_back, remembers, i, reply)
       taken[c] = {a, b, unit_u, unit_t, base}
       if remembers then
         counted[c] = quotient(a, b, unit_u, unit_t, base)
-        of_buckets[ARGV[i - 11] + 1] = string.format('%.0f', counted[c])
+        of_buckets[ARGV[i - 12] + 1] = string.format('%.0f', counted[c])
         forgives = forgives or counted[c] < permits
       end
     end
@@ -150,7 +150,7 @@ while i <= #ARGV do
   local waits = count < 0
   if waits then count = -count end
   local forced = how ~= ''
-  local width = forced and 11 or 5
+  local width = forced and 12 or 5
   if once and is_answered(once, count, width, i, reply) then
     i = i + count * width
     count = 0

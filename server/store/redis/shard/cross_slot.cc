@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "server/store/decide.h"
 #include "server/store/redis/commands/operations.h"
 #include "server/store/redis/shard/receipt_closer.h"
 #include "server/store/redis/shard/shard.h"
@@ -66,6 +67,7 @@ class CrossSlotAcquire final : private AcquireOperation {
         want_receipt_ || (at_ + 1 < parts_.size() && acquisition_.debit != Debit::kGiveBack);
     if (!part.charged_by.empty()) {
       acquisition_.charged_by = part.charged_by.data();
+      acquisition_.own = part.own.data();
       LowerShares(part);
     }
     acquisitions = absl::MakeSpan(&acquisition_, 1);
@@ -79,6 +81,7 @@ class CrossSlotAcquire final : private AcquireOperation {
     std::vector<ChargeResult> results;
     // Acquisition::charged_by, by the part's own charges; empty: it has none.
     std::vector<uint16_t> charged_by;
+    std::vector<uint64_t> own;         // Acquisition::own, in the same way
     std::vector<QueriedBucket> found;  // once it is denied elsewhere; empty: not known
     int64_t now_ns = 0;
     bool receipt = false;  // open there
@@ -95,8 +98,10 @@ class CrossSlotAcquire final : private AcquireOperation {
     // A charge comes behind those that charge it, as far as slots allow.
     std::stable_sort(parts_.begin(), parts_.end(),
                      [&](const Part& a, const Part& b) { return most(a) < most(b); });
+    const ForcedShares shares(*caller_.acquisition);
     for (Part& part : parts_) {
       const std::vector<size_t>& places = part.group.places;
+      for (const size_t place : places) part.own.push_back(shares.own(place));
       part.charged_by.resize(places.size());
       for (size_t i = 0; i < places.size(); ++i) {
         for (size_t by = 0; by < places.size(); ++by) {
@@ -107,15 +112,17 @@ class CrossSlotAcquire final : private AcquireOperation {
     }
   }
 
-  // Takes what charges of earlier parts forgave off the charges that they charge in turn.
+  // As ForcedShares::Of, for what charges of earlier parts counted.
   void LowerShares(Part& part) {
     for (size_t i = 0; i < part.charges.size(); ++i) {
       const uint16_t by = caller_.acquisition->charged_by[part.group.places[i]];
       for (size_t p = 0; p < at_; ++p) {
         for (size_t c = 0; c < parts_[p].charges.size(); ++c) {
           if ((by >> parts_[p].group.places[c] & 1) == 0) continue;
-          const uint64_t forgiven = parts_[p].results[c].forgiven;
-          part.charges[i].permits -= std::min(part.charges[i].permits, forgiven);
+          const uint64_t counted = parts_[p].charges[c].permits - parts_[p].results[c].forgiven;
+          const uint64_t own = parts_[p].own[c];
+          part.charges[i].permits -=
+              std::min(part.charges[i].permits, own - std::min(own, counted));
         }
       }
     }

@@ -142,7 +142,7 @@ void AppendCost(const Parameters& parameters, uint64_t permits,
 }
 
 void AppendForced(const Parameters& parameters, uint64_t permits, uint64_t max_owed,
-                  std::string_view charged_by, std::vector<std::string>* arguments) {
+                  std::string_view charged_by, uint64_t own, std::vector<std::string>* arguments) {
   if (parameters.kind == Kind::kTokenBucket) {
     const algorithm::TokenBucket& p = parameters.token_bucket;
     const Uint128 most = p.burst_ticks + static_cast<Uint128>(max_owed) * p.unit_ticks;
@@ -157,6 +157,7 @@ void AppendForced(const Parameters& parameters, uint64_t permits, uint64_t max_o
   }
   Append(arguments, {static_cast<int64_t>(std::min(permits, kMaxCounted + 1))});
   arguments->emplace_back(charged_by);
+  Append(arguments, {static_cast<int64_t>(std::min(own, kMaxCounted + 1))});
 }
 
 std::string PackHeader(int64_t test_now_ns, const ServerClock& clock, int64_t reading,

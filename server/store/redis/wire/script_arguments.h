@@ -56,10 +56,11 @@ void AppendFloor(const algorithm::Parameters& parameters, int64_t floor_us,
 void AppendCost(const algorithm::Parameters& parameters, uint64_t permits,
                 std::vector<std::string>* arguments);
 
-// Appends six words more, of a forced charge or one that gives back (scripts/acquire.lua).
-// `charged_by`: the charges before it that charge it, counted from 1, separated by commas.
+// Appends seven words more, of a forced charge or one that gives back (scripts/acquire.lua).
+// `charged_by`: the charges before it that charge it, counted from 1, separated by commas. `own`:
+// its Acquisition::own.
 void AppendForced(const algorithm::Parameters& parameters, uint64_t permits, uint64_t max_owed,
-                  std::string_view charged_by, std::vector<std::string>* arguments);
+                  std::string_view charged_by, uint64_t own, std::vector<std::string>* arguments);
 // Permits are numbers of scripts there, so that products of them and their costs are exact.
 inline constexpr uint64_t kMaxForcedTogether = (uint64_t{1} << 38) - 1;
 
