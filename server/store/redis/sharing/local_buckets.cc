@@ -1,6 +1,7 @@
 #include "server/store/redis/sharing/local_buckets.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/hash/hash.h"
 #include "common/bounds.h"
@@ -22,6 +23,13 @@ uint64_t Tat(const TokenBucket& bucket, uint64_t lacking, int64_t now_ns) {
   const uint64_t most = algorithm::kMaxTat / bucket.unit_ticks;
   const uint64_t ticks = std::min(lacking, most) * bucket.unit_ticks;
   return std::min(algorithm::ToTicks(bucket, now_ns) + ticks, algorithm::kMaxTat);
+}
+
+// A bucket that is as empty as it can be.
+algorithm::BucketState Emptied(const Parameters& parameters, Moment at) {
+  algorithm::BucketState state(parameters);
+  state.Force(parameters, std::numeric_limits<uint64_t>::max(), algorithm::Debt(parameters), at);
+  return state;
 }
 
 // The divisor of a window's parameters; 0: the window is not open yet.
@@ -73,7 +81,6 @@ LocalBuckets::Bucket LocalBuckets::New(std::shared_ptr<const RuleEntry> rule) {
 bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry>& rule,
                            const ShareHistory& history, Moment at) {
   if (bucket.rule->rule->id > rule->rule->id) return false;
-  const Kind before = bucket.rule->rule->parameters.kind;
   const auto advance = [&] {
     if (bucket.rule->rule->parameters.kind == Kind::kTokenBucket) {
       AdvanceToken(bucket, history);
@@ -84,10 +91,10 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
   advance();
   if (bucket.rule->rule->id == rule->rule->id) return true;
   // The limit has changed.
+  const std::shared_ptr<const RuleEntry> old = std::exchange(bucket.rule, rule);
+  const Parameters& before = old->rule->parameters;
   const Parameters& whole = rule->rule->parameters;
-  const bool same = whole == bucket.rule->rule->parameters;
-  bucket.rule = rule;
-  if (same) return true;
+  if (whole == before) return true;
   const uint32_t divisor = whole.kind == Kind::kTokenBucket
                                ? history.divisor()
                                : WindowDivisor(whole, history, at.now_ns);
@@ -95,19 +102,20 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
   if (divisor != 0) share = ShareOf(whole, divisor);
   if (bucket.parameters.has_value() && share.has_value()) {
     bucket.state.Convert(*bucket.parameters, *share, at);
-    bucket.parameters = share;
-    bucket.divisor = divisor;
-    bucket.serial = history.changes.back().serial;
-  } else if (before != whole.kind || !bucket.parameters.has_value()) {
-    // Nothing was granted under the old parameters, or nothing is under the new ones.
-    Bucket fresh = New(rule);
-    fresh.granted = bucket.granted;
-    bucket = std::move(fresh);
+  } else if (before.kind == whole.kind && whole.kind != Kind::kTokenBucket) {
+    // What was counted counts on while the share is nothing: shares differ in their permits alone.
+    bucket.state.Convert(bucket.parameters.value_or(before), share.value_or(whole), at);
+  } else if (bucket.granted == 0) {
+    bucket = New(rule);
     advance();
+    return true;
   } else {
-    bucket.parameters.reset();
-    bucket.divisor = divisor;
+    // What was granted is not known in permits of the new limit.
+    bucket.state = Emptied(share.value_or(whole), at);
   }
+  bucket.parameters = share;
+  bucket.divisor = divisor;
+  bucket.serial = history.changes.back().serial;
   return true;
 }
 
@@ -327,8 +335,12 @@ std::vector<LocalBuckets::Granted> LocalBuckets::TakeAll(Moment at) {
     }
     size_.fetch_sub(taken.size(), std::memory_order_relaxed);
     for (auto& [name, bucket] : taken) {
-      if (bucket.granted == 0 || !bucket.parameters.has_value()) continue;
-      const BucketLevel level = bucket.state.LevelAt(*bucket.parameters, at);
+      if (bucket.granted == 0) continue;
+      // Of a share that is nothing now, it is not known what it lacks.
+      const Parameters& whole = bucket.rule->rule->parameters;
+      const BucketLevel level = bucket.parameters.has_value()
+                                    ? bucket.state.LevelAt(*bucket.parameters, at)
+                                    : Emptied(whole, at).LevelAt(whole, at);
       const auto lacking =
           static_cast<uint64_t>(static_cast<int64_t>(level.capacity) - level.remaining);
       const uint64_t permits = std::min(bucket.granted, lacking);
