@@ -303,6 +303,7 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
       }
     }
     state->Convert(from, to, at, /*moved_ns=*/0, kConvertedAtOnce);
+    if (algorithm::IsConcurrency(to)) KeepSlotsClosed(from, rule, state);
     Recount(rule, old_record->maker(), before, CountsOf(*state));
     converted = Record::WordOf(state);
   }

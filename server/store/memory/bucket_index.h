@@ -222,6 +222,10 @@ class BucketIndex {
  private:
   // Closes slots beside their holds, if closed_slots has the limit.
   void CloseSlots(const Rule& rule, algorithm::BucketState* state) const;
+  // The same when a bucket is converted to slots: those that were closed stay so, and so do those
+  // that the limit has more now.
+  void KeepSlotsClosed(const algorithm::Parameters& from, const Rule& rule,
+                       algorithm::BucketState* state) const;
 
   static constexpr int kShardBits = 12;
   static constexpr size_t kShards = size_t{1} << kShardBits;

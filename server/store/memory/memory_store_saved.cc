@@ -46,6 +46,19 @@ void BucketIndex::CloseSlots(const Rule& rule, BucketState* state) const {
   state->RestoreHold({*end_ns, kClosedHold, rule.parameters.concurrency.permits});
 }
 
+void BucketIndex::KeepSlotsClosed(const algorithm::Parameters& from, const Rule& rule,
+                                  BucketState* state) const {
+  if (!algorithm::IsConcurrency(from)) {
+    CloseSlots(rule, state);
+    return;
+  }
+  constexpr algorithm::Moment kStart{0, 0};
+  const std::optional<int64_t> end_ns = state->HeldUntilNs(kClosedHold, kStart);
+  if (!end_ns.has_value()) return;
+  const uint64_t held = state->EndHold(kClosedHold, kStart).value_or(0);
+  state->RestoreHold({*end_ns, kClosedHold, std::max(held, rule.parameters.concurrency.permits)});
+}
+
 void BucketIndex::ForEachSaved(size_t part, absl::FunctionRef<void(const Saved&)> visit) {
   Shard& shard = shards_[part];
   EpochGuard guard(epochs_);

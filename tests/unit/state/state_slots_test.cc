@@ -133,6 +133,38 @@ TEST_F(StateSlotsTest, AreClosedAlsoIfTheCopyIsTrusted) {
   ExpectClosedFor(kLongNs);
 }
 
+TEST_F(StateSlotsTest, AreClosedAlsoIfTheLimitHadMoreOfThemThanInTheCopy) {
+  options_.after_crash = AfterCrash::kTrust;
+  options_.copies = false;
+  Start();
+  ASSERT_TRUE(Take("k").granted());
+  ASSERT_TRUE(process_->Drain().ok());
+  Start();
+  options_.limits = {LimitOf(Kind::kConcurrency, "slots", 10, kLongNs)};
+  options_.version = "v2";
+  ASSERT_TRUE(process_->Reload(options_.limits, "v2").ok());
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(Take("k").granted());
+  Start();
+  ExpectClosedFor(kLongNs);
+}
+
+TEST_F(StateSlotsTest, AreClosedAlsoIfTheLimitWasARateInTheCopy) {
+  options_.after_crash = AfterCrash::kTrust;
+  options_.copies = false;
+  options_.limits = {LimitOf(Kind::kTokenBucket, "slots", 2, kLongNs)};
+  Start();
+  ASSERT_TRUE(Take("k").granted());
+  ASSERT_TRUE(process_->Drain().ok());
+  Start();
+  options_.limits = {LimitOf(Kind::kConcurrency, "slots", 2, kLongNs)};
+  options_.version = "v2";
+  ASSERT_TRUE(process_->Reload(options_.limits, "v2").ok());
+  ASSERT_TRUE(Take("k").granted());
+  ASSERT_TRUE(Take("k").granted());
+  Start();
+  ExpectClosedFor(kLongNs);
+}
+
 TEST_F(StateSlotsTest, AreClosedOnceIfAClosedBucketIsTrusted) {
   options_.after_crash = AfterCrash::kTrust;
   options_.copies = false;
