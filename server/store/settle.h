@@ -133,9 +133,11 @@ class Settling {
   }
 
   // Fills in the estimates. Returns one of them: all have the same state, but for those of shadow
-  // charges that were left out when their reservation was moved, which stay refunded.
+  // charges that were left out: when their reservation was made, which is not cancelled in them; or
+  // when it was moved, and they stay refunded.
   std::optional<algorithm::Estimate> Find() {
     std::optional<algorithm::Estimate> one;
+    bool of_shadow = false;
     for (size_t i = 0; i < buckets_.size(); ++i) {
       std::optional<algorithm::Estimate>& estimate = parts_[i].estimate;
       estimate = buckets_[i].FindEstimate(operation_->receipt_id);
@@ -143,9 +145,13 @@ class Settling {
       // Whether it is still there depends on other callers.
       if (operation_->estimate && now_ns_ > estimate->kept_until_ns()) {
         estimate.reset();
-      } else if (!one.has_value() || one->state == State::kRefunded) {
-        one = estimate;
+        continue;
       }
+      const bool shadow = operation_->charges[i].rule->shadow;
+      const bool better = shadow == of_shadow ? one->state == State::kRefunded : of_shadow;
+      if (one.has_value() && !better) continue;
+      one = estimate;
+      of_shadow = shadow;
     }
     return one;
   }
@@ -196,7 +202,13 @@ class Settling {
       if (!room) return false;
     }
     for (size_t i = 0; i < buckets_.size(); ++i) {
-      if (IsSlots(i) || buckets_[i].missing()) continue;
+      if (IsSlots(i)) continue;
+      if (buckets_[i].missing()) {
+        if (ChargesMore(i)) {
+          operation_->settled[i].forgiven = parts_[i].actual - operation_->charges[i].permits;
+        }
+        continue;
+      }
       buckets_[i].BeginEstimate(operation_->receipt_id, operation_->charges[i].permits, now_ns_,
                                 /*within_ns=*/0);
     }
@@ -221,8 +233,8 @@ class Settling {
       part.known = true;
       part.own_before = part.own;
     }
-    // A limit that charged it was deleted since, so part of what is left may be that limit's.
-    if (!known) part.own_before = std::min(part.own_before, part.own);
+    // A limit that charged it was deleted since: what is left may be all that limit's.
+    if (!known) part.own_before = 0;
     part.own_taken = std::max(part.own, part.own_before);
     const uint64_t asked = operation_->actual[i];
     part.own_actual = asked == SettleOperation::kAsTaken ? part.own_taken : asked;

@@ -320,6 +320,22 @@ TEST_P(SettleSeveralContractTest, ShadowChargeLeftOutByAMoveDoesNotRefuseTheSett
   EXPECT_EQ(settled.permits[0].given_back, 1u);
 }
 
+TEST_P(SettleSeveralContractTest, RefundedReservationIsNotSettledByTheShadowChargeItLeftOut) {
+  const RulePtr enforced = Register(1, algorithm::MakeTokenBucket({1, kSecond}, 1, 0));
+  const RulePtr shadow = Register(2, algorithm::MakeTokenBucket({1, kHour}, 1, 0), true);
+  const std::vector<Charge> charges = {{shadow.get(), "k", 1}, {enforced.get(), "k", 1}};
+  ASSERT_TRUE(Acquire(store(), charges, {}).granted());
+  const Acquired reserved =
+      Acquire(store(), charges, {.max_wait_ns = kHour, .settle_within_ns = kHour});
+  ASSERT_EQ(reserved.wait_ns, kSecond);
+  ASSERT_EQ(Refund(store(), reserved.receipt_id, charges, reserved.grant_time_ns()).outcome,
+            RefundOutcome::kRefunded);
+  Advance(kSecond);
+  const Settled settled = Settle(store(), reserved.receipt_id, charges, {kAsTaken, 3},
+                                 {.grant_time_ns = reserved.grant_time_ns()});
+  EXPECT_EQ(settled.outcome, SettleOutcome::kRefunded);
+}
+
 TEST_P(SettleSeveralContractTest, ParentOfSlotsKeepsWhatMoreHasSettled) {
   const RulePtr slots = Register(1, algorithm::MakeConcurrency(2, kHour));
   const RulePtr child = Register(2, algorithm::MakeTokenBucket({20, 24 * kHour}, 20, 0));
