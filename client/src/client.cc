@@ -88,7 +88,8 @@ Result<T> RunBlocking(const ClientCore& core, Operation operation, Call call, in
       if (may_have_executed) MarkMaybeExecuted(&result);
       return result;
     }
-    may_have_executed |= failed.may_have_executed();
+    // Of a batch that was answered, some acquisitions may have been granted.
+    may_have_executed |= failed.may_have_executed() || result.ok();
     if (pause->count() > 0) core.connection().Sleep(*pause);
   }
 }

@@ -130,7 +130,8 @@ class Attempts : public std::enable_shared_from_this<Attempts<T, Start, Done>> {
     if (const Status failed = FailureOf(operation_, result); !failed.ok()) {
       const auto pause = core_->Pause(operation_, failed, made_, call_);
       if (pause.has_value()) {
-        may_have_executed_ |= failed.may_have_executed();
+        // Of a batch that was answered, some acquisitions may have been granted.
+        may_have_executed_ |= failed.may_have_executed() || result.ok();
         if (pause->count() == 0) return Go();
         return core_->connection().RunAfter(*pause,
                                             [self = this->shared_from_this()] { self->Go(); });

@@ -211,6 +211,21 @@ TEST_F(ClientTest, ExactlyOnceRepeatsABatchThatFailsInPart) {
   EXPECT_NE(sent[0].request_id, sent[1].request_id);
 }
 
+TEST_F(ClientTest, ABatchThatWasGrantedInPartMayHaveBeenExecutedWhateverItsLastAttemptSays) {
+  Client client = MakeClient({.servers = {}, .exactly_once = true});
+  fake_->SetPermits("api", "", 10);
+  fake_->GrantNext();
+  fake_->FailNext(kNotSent);
+  fake_->FailNext({StatusCode::kResourceExhausted, "no memory"});
+  std::optional<Result<BatchDecisions>> answer;
+  client.AcquireBatchAsync({Acquisition("api", "a"), Acquisition("api", "b")},
+                           [&](Result<BatchDecisions> result) { answer = result; });
+  for (int i = 0; i < 100 && !answer.has_value(); ++i) fake_->Advance(milliseconds(1));
+  ASSERT_TRUE(answer.has_value() && answer->ok());
+  EXPECT_EQ((**answer)[0]->source, Source::kUnavailable);
+  EXPECT_TRUE((**answer)[0]->status.may_have_executed());
+}
+
 TEST_F(ClientTest, PausesBetweenBlockingAttemptsOnTheConnectionsClock) {
   Client client = MakeClient();
   fake_->FailNext(kNotSent);
