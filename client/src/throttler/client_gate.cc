@@ -41,6 +41,8 @@ class ClientGate final : public Gate {
   void Book(uint64_t permits, nanoseconds max_wait, std::function<void(Booking)> done) override {
     Acquisition acquisition(limit_, key_, permits);
     acquisition.max_wait = max_wait;
+    // A grant without a wait may be refunded too.
+    acquisition.want_receipt = true;
     // NOLINTNEXTLINE(bugprone-unchecked-optional-access): set until the source is closed.
     stream_->Submit(std::move(acquisition),
                     [clock = clock_, permits, done = std::move(done)](Result<Decision> decision) {
