@@ -31,6 +31,8 @@ StreamCore::StreamCore(std::shared_ptr<ClientCore> client, const StreamOptions& 
       on_unavailable_(options.on_unavailable.value_or(client_->options().on_unavailable)) {}
 
 void StreamCore::Submit(Acquisition acquisition, Callback<Decision> done) {
+  // The lock may be held for ever.
+  if (fork_mark_.forked()) return done(ForkedError());
   const TimePoint deadline = After(client_->connection().Now(), deadline_);
   bool pump = false;
   bool arm = false;
@@ -128,6 +130,7 @@ void StreamCore::OnAnswers(uint64_t generation, BatchDecisions answers) {
       batch = std::move(in_flight_.front());
       in_flight_.pop_front();
       failures_ = 0;
+      last_error_ = Status();
       counts_.acquisitions += batch->size();
       more = !queue_.empty();
       BeginDelivery();
@@ -255,8 +258,8 @@ void StreamCore::OnTimer(TimePoint at) {
   std::chrono::nanoseconds pause{0};
   bool stalled = false;
   Status late_status;
-  const Status stalled_status = Status::MaybeExecuted(
-      StatusCode::kDeadlineExceeded, "no answer in time; the client closed the connection");
+  const Status stalled_status =
+      Status::MaybeExecuted(StatusCode::kDeadlineExceeded, "no answer in time");
   {
     MutexLock lock(&mu_);
     if (closed_) return;
@@ -273,6 +276,7 @@ void StreamCore::OnTimer(TimePoint at) {
                                             "not sent in time: " + last_error_.message());
     BeginDelivery();
   }
+  if (call != nullptr) call->GiveUp();
   call.reset();
   Fail(lost, stalled_status);
   Fail(late, late_status);
@@ -326,6 +330,7 @@ void StreamCore::Fail(const std::vector<std::shared_ptr<Batch>>& batches, const 
 }
 
 bool StreamCore::Drain(std::chrono::nanoseconds timeout) {
+  if (fork_mark_.forked()) return false;
   const TimePoint end = std::chrono::steady_clock::now() + timeout;
   MutexLock lock(&mu_);
   ++waiters_;
@@ -339,6 +344,7 @@ bool StreamCore::Drain(std::chrono::nanoseconds timeout) {
 }
 
 bool StreamCore::WaitForRoom(std::chrono::nanoseconds timeout) {
+  if (fork_mark_.forked()) return true;  // Submit fails at once
   const TimePoint end = std::chrono::steady_clock::now() + timeout;
   MutexLock lock(&mu_);
   ++waiters_;
@@ -357,6 +363,7 @@ StreamCounts StreamCore::counts() const {
 }
 
 void StreamCore::Close() {
+  if (fork_mark_.forked()) return;
   std::vector<std::shared_ptr<Batch>> sent;
   std::vector<std::shared_ptr<Batch>> unsent;
   std::shared_ptr<StreamCall> call;

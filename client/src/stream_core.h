@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/src/client_core.h"
+#include "client/src/transport/fork_mark.h"
 #include "common/mutex.h"
 #include "sluice/connection.h"
 #include "sluice/stream.h"
@@ -47,8 +48,8 @@ class StreamCore : public std::enable_shared_from_this<StreamCore> {
   void OnAnswers(uint64_t generation, BatchDecisions answers);
   void OnClosed(uint64_t generation, Status status);
 
-  // Ends the current stream and returns the batches in flight. If none of them was sent, they go
-  // back to the queue instead.
+  // Ends the current stream and returns the batches in flight. If the server is unavailable and has
+  // executed none of them, they go back to the queue instead.
   std::vector<std::shared_ptr<Batch>> BreakLocked(const Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the pause before the next connection.
@@ -68,6 +69,7 @@ class StreamCore : public std::enable_shared_from_this<StreamCore> {
 
   const std::shared_ptr<ClientCore> client_;
   const StreamOptions options_;
+  const ForkMark fork_mark_;
   const std::chrono::nanoseconds deadline_;
   const OnUnavailable on_unavailable_;
 

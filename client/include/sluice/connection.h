@@ -42,13 +42,15 @@ class StreamCall {
   // after the stream is closed.
   virtual void Send(std::span<const Acquisition> batch) = 0;
   virtual void Cancel() = 0;
+  // As Cancel, since no answer came in time: the connection may be dead.
+  virtual void GiveUp() { Cancel(); }
 };
 
 struct StreamEvents {
   // The answers of one message. Calls do not overlap.
   std::function<void(BatchDecisions)> on_answers = {};
-  // The last event, exactly once. If may_have_executed() of the status is false, no message of the
-  // stream ever reached a server.
+  // The last event, exactly once. If may_have_executed() of the status is false, no server
+  // executed a message that has no answer.
   std::function<void(Status)> on_closed = {};
 };
 

@@ -96,7 +96,8 @@ struct StreamOptions {
   // The most acquisitions in the queue; the next one fails at once with RESOURCE_EXHAUSTED.
   size_t max_queue = 65536;
   // The time from Submit to the answer; absent: ClientOptions::deadline. If an acquisition that was
-  // sent has no answer by then, the stream considers the connection dead and opens another.
+  // sent has no answer by then, all that was in flight fails, the connection is asked with a PING
+  // whether it is dead, and the next stream is opened.
   std::optional<std::chrono::nanoseconds> deadline = {};
   std::optional<OnUnavailable> on_unavailable = {};
 };

@@ -7,9 +7,10 @@
 // to an idle stream, and a busy stream makes larger messages.
 //
 // Broken connections. An acquisition that was sent and not answered gets a Decision with source
-// kUnavailable and a status whose may_have_executed() is true; it is never sent again. Queued
-// acquisitions wait until their deadline for the next connection, which is opened at once, to the
-// next server if there are several.
+// kUnavailable, whose status says with may_have_executed() whether permits may have been taken. It
+// is sent again only if it is certain that the server has not executed it, because the server
+// drains. Queued acquisitions wait until their deadline for the next connection, which is opened at
+// once, to the next server if there are several.
 #ifndef SLUICE_STREAM_H_
 #define SLUICE_STREAM_H_
 

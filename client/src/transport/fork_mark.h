@@ -7,6 +7,8 @@
 
 #include <atomic>
 
+#include "sluice/status.h"
+
 namespace sluice::client_internal {
 
 class ForkMark {
@@ -26,6 +28,12 @@ class ForkMark {
 
   const int made_at_ = Forks();
 };
+
+// Of a call in the child.
+inline Status ForkedError(StatusCode code = StatusCode::kFailedPrecondition) {
+  return Status(code,
+                "this client was created before fork(): create a client in the child process");
+}
 
 }  // namespace sluice::client_internal
 

@@ -16,11 +16,6 @@ Status Malformed() {
                                "the server's answer is not a message of sluice.v1");
 }
 
-Status Forked(StatusCode code = StatusCode::kFailedPrecondition) {
-  return Status(code,
-                "this client was created before fork(): create a client in the child process");
-}
-
 template <typename T>
 Result<T> Decoded(std::string_view answer) {
   T value{};
@@ -207,6 +202,9 @@ class BidiHandle final : public StreamCall {
   ~BidiHandle() override { Cancel(); }
   void Send(std::span<const Acquisition> batch) override { BidiCall::Send(handle_, batch); }
   void Cancel() override { StreamingCall::CancelBy(handle_); }
+  void GiveUp() override {
+    StreamingCall::Change(handle_, [](Http2Core& core, StreamingCall& call) { core.GiveUp(call); });
+  }
 
  private:
   const std::shared_ptr<StreamingCall::Handle> handle_;
@@ -383,7 +381,7 @@ class Http2Connection final : public Connection {
  private:
   template <typename T, typename Encode>
   void Begin(Method method, const Call& options, Callback<T> done, const Encode& encode) {
-    if (core_->forked()) return done(Forked());
+    if (core_->forked()) return done(ForkedError());
     auto call = std::make_unique<UnaryCall<T>>(method, std::move(done));
     call->deadline = options.deadline;
     encode(&call->request);
@@ -395,7 +393,7 @@ class Http2Connection final : public Connection {
 
   template <typename T, typename Encode>
   Result<T> Run(Method method, const Call& options, const Encode& encode) {
-    if (core_->forked()) return Forked();
+    if (core_->forked()) return ForkedError();
     // Their memory is used by all calls of the thread.
     thread_local std::string request;
     thread_local std::string answer;
@@ -419,7 +417,7 @@ class Http2Connection final : public Connection {
     if (core_->forked()) {
       call->handle()->call = nullptr;
       // Like a client that was shut down: nothing will be sent any more.
-      return on_closed(Forked(StatusCode::kCancelled));
+      return on_closed(ForkedError(StatusCode::kCancelled));
     }
     const std::shared_ptr<StreamingCall::Handle> handle = call->handle();
     std::unique_ptr<CallbackCall> begun = std::move(call);

@@ -133,6 +133,10 @@ void Http2Core::Cancel(CallStream& call, Status status) ABSL_NO_THREAD_SAFETY_AN
   }
 }
 
+void Http2Core::GiveUp(CallStream& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Expire(call, steady_clock::now());
+}
+
 void Http2Core::Expire(CallStream& call, TimePoint now) {
   constexpr StatusCode kCode = StatusCode::kDeadlineExceeded;
   // While callbacks blocked their thread, no thread read: its answer, or a PING's, may be there.

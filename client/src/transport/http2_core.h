@@ -92,6 +92,9 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
   }
   // Ends a call before its answer. REQUIRES: within Change.
   void Cancel(CallStream& call, Status status);
+  // As Cancel, since no answer came in time: also finds out whether the server still answers.
+  // REQUIRES: within Change.
+  void GiveUp(CallStream& call);
   // A callback is due: Deliver follows. REQUIRES: within Change or an event of the call.
   void Schedule(CallbackCall& call);
   // Whoever handles the call now also handles what was scheduled since Deliver began. REQUIRES:

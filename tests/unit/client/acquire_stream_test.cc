@@ -156,6 +156,20 @@ TEST_F(AcquireStreamTest, FailsAtTheDeadlineWithTheCauseWithoutAServer) {
   EXPECT_LT(fake_->streams_opened(), 10);
 }
 
+TEST_F(AcquireStreamTest, AnAnswerEndsWhatIsSaidOfEarlierStreams) {
+  AcquireStream stream = client_.OpenStream({.max_in_flight = 1});
+  fake_->FailNextStreams(kNotSent, 1);
+  Submit(stream, 1);
+  fake_->Advance(milliseconds(100));
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_TRUE(answers_[0]->granted);
+  fake_->HangNext();
+  Submit(stream, 2);
+  fake_->Advance(milliseconds(1000));
+  ASSERT_EQ(answers_.size(), 3u);
+  EXPECT_EQ(answers_[2]->status.message().find("connection refused"), std::string::npos);
+}
+
 TEST_F(AcquireStreamTest, ReplacesAConnectionThatHangs) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 1});
   fake_->HangNext();

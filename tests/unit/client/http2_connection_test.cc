@@ -696,10 +696,15 @@ TEST(Http2ConnectionThreadsTest, ForkedChildGetsAClearErrorAndTheParentGoesOn) {
   Client client = MakeClient(server);
   ASSERT_TRUE(Ask(client, Form::kBlocking).granted);
   ASSERT_TRUE(Ask(client, Form::kFuture).granted);
+  std::optional<AcquireStream> open = client.OpenStream();
+  ASSERT_TRUE(open->Submit(Acquisition("api")).get().ok());
   const pid_t child = fork();
   if (child == 0) {
     int failures = 0;
     {
+      const Result<Decision> streamed = open->Submit(Acquisition("api")).get();
+      failures += streamed.status().code() == StatusCode::kFailedPrecondition ? 0 : 16;
+      open.reset();
       Client mine = std::move(client);
       const Result<Decision> result = mine.Acquire("api", "k");
       failures += result.status().code() == StatusCode::kFailedPrecondition &&
@@ -723,6 +728,7 @@ TEST(Http2ConnectionThreadsTest, ForkedChildGetsAClearErrorAndTheParentGoesOn) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_TRUE(Ask(client, Form::kBlocking).granted);
   EXPECT_TRUE(Ask(client, Form::kFuture).granted);
+  EXPECT_TRUE(open->Submit(Acquisition("api")).get().ok());
   EXPECT_EQ(server.connections(), kMayStartThreadsInChild ? 2 : 1);
 }
 
