@@ -180,8 +180,11 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   const bool quiet = std::exchange(event_count_, 0) == 0;
   RunTasks();
   const bool timers_due = wheel_.NextNs() <= now_ns_;
-  counters_.timers.Add(wheel_.Advance(now_ns_, kTimersPerIteration));
-  if (timers_due) EndStep(common::Step::kTimer);
+  const size_t fired = wheel_.Advance(now_ns_, kTimersPerIteration);
+  if (timers_due) {
+    counters_.timers.Add(fired);
+    EndStep(common::Step::kTimer);
+  }
   work_.RunTurns([this] { EndStep(common::Step::kTurn); });
   RunHooks(kHookRounds);
   if (sleep_hooks_.first != nullptr && (quiet || now_ns_ - sleep_hooks_since_ns_ >= kMostBusyNs)) {

@@ -76,10 +76,10 @@ class TimerWheel {
   void Arm(Timer& timer, int64_t at_ns);
   void Cancel(Timer& timer);
 
-  // Fires the timers due at now_ns, at most `most`, in the order of their ticks, and moves at
-  // most `most` to other slots. Returns how many fired; if some are left to fire or to move, NextNs
-  // is before now_ns. If time steps back, nothing happens. REQUIRES: not
-  // called from a callback; `most` is not 0.
+  // Fires the timers due at now_ns, at most `most`, in the order of their ticks, and moves at most
+  // `most` to other slots. Returns how many fired; if some are left to fire or to move, NextNs is
+  // before now_ns. If time steps back, nothing happens. REQUIRES: not called from a callback;
+  // `most` is not 0.
   size_t Advance(int64_t now_ns, size_t most = std::numeric_limits<size_t>::max());
 
   // The time from which Advance has a timer to fire; kNever if none is armed. After the earliest

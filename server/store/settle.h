@@ -148,8 +148,10 @@ class Settling {
         continue;
       }
       const bool shadow = operation_->charges[i].rule->shadow;
-      const bool better = shadow == of_shadow ? one->state == State::kRefunded : of_shadow;
-      if (one.has_value() && !better) continue;
+      if (one.has_value()) {
+        const bool better = shadow == of_shadow ? one->state == State::kRefunded : of_shadow;
+        if (!better) continue;
+      }
       one = estimate;
       of_shadow = shadow;
     }
