@@ -128,6 +128,16 @@ TEST_P(Http2LifetimeTest, CallsThatTimeOutFindADeadServerWithoutKeepalive) {
   EXPECT_GE(server.connections(), 2);
 }
 
+TEST(Http2StreamTest, AcquisitionsThatTimeOutFindADeadServerWithoutKeepalive) {
+  ScriptedServer server([](Peer& peer, int) {
+    if (!peer.Greet()) return;
+    peer.AwaitEnd();
+  });
+  Client client = MakeClient(server, Keepalive(seconds(0), milliseconds(200)));
+  AcquireStream stream = client.OpenStream({.deadline = milliseconds(20)});
+  while (server.connections() < 2) stream.Submit(Acquisition("api", "k")).wait();
+}
+
 TEST(Http2WatchTest, EndsWhenTheServerAnswersNoPing) {
   ScriptedServer server([](Peer& peer, int) {
     if (!peer.Greet()) return;
