@@ -1,9 +1,10 @@
 // TlsContext: certificates, keys and rules of TLS, for any number of streams (OpenSSL 3).
 //
-// TLS 1.2 or later; no renegotiation, no compression. Sessions are resumed by tickets whose keys
-// live as long as the loaded certificates: after a reload all clients are verified again. A server
-// negotiates its protocol: it refuses a client that offers ALPN without it, and accepts one without
-// ALPN. A client offers no ALPN.
+// TLS 1.2 or later; no renegotiation, no compression. A server exchanges keys by X25519 or P-256
+// only: others would keep an event loop busy for up to 100 ms. Sessions are resumed by tickets
+// whose keys live as long as the loaded certificates: after a reload all clients are verified
+// again. A server negotiates its protocol: it refuses a client that offers ALPN without it, and
+// accepts one without ALPN. A client offers no ALPN.
 #ifndef SLUICE_COMMON_NET_TLS_CONTEXT_H_
 #define SLUICE_COMMON_NET_TLS_CONTEXT_H_
 
@@ -76,6 +77,9 @@ class TlsContext : public std::enable_shared_from_this<TlsContext> {
   TlsContext(Role role, TlsOptions options) : role_(role), options_(std::move(options)) {}
 
   absl::StatusOr<CtxPtr> Load() const;
+  // Does handshakes in memory with each kind of client. OpenSSL looks algorithms up when they are
+  // first used, which takes milliseconds: now, and not in a step of an event loop.
+  static void UseAlgorithms(SSL_CTX* server);
   // Identifies the present versions of the files.
   std::string FileVersions() const;
 

@@ -2,6 +2,7 @@
 import hashlib
 import secrets
 import ssl
+import subprocess
 import tempfile
 import time
 
@@ -163,6 +164,23 @@ def handshake_addresses(run):
     for connection in silent:
         connection.close()
     run.released("after they left")
+    run.end()
+
+
+@attack()
+def handshake_groups(run):
+    """TLS: clients that offer only the most expensive key exchanges."""
+    server = run.server(tls=True)
+    run.begin()
+    for group in ("ffdhe8192", "P-521", "P-384", "X448"):
+        for _ in range(run.n(5)):
+            subprocess.run(["openssl", "s_client", "-connect", server.data, "-groups", group],
+                           stdin=subprocess.DEVNULL,
+                           stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL,
+                           timeout=30,
+                           check=False)
+    honest_handshakes(run, server, "expensive ones")
     run.end()
 
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -328,6 +329,30 @@ TEST_F(TlsStreamTest, RefusesOldTlsVersionsAndOtherAlpn) {
     SSL_get0_alpn_selected(client.ssl(), &alpn, &size);
     const std::string_view chosen(reinterpret_cast<const char*>(alpn), size);
     EXPECT_EQ(chosen, one.accepted && !one.alpn.empty() ? "h2" : "");
+  }
+}
+
+TEST_F(TlsStreamTest, RefusesKeyExchangesThatTakeLong) {
+  Serve(authority_.Issue());
+  for (const int version : {TLS1_2_VERSION, TLS1_3_VERSION}) {
+    for (const auto& [groups, accepted] : std::map<std::string, bool>{{"X25519:P-256", true},
+                                                                      {"P-256", true},
+                                                                      {"P-384:P-256", true},
+                                                                      {"P-384", false},
+                                                                      {"P-521", false},
+                                                                      {"X448", false},
+                                                                      {"ffdhe2048", false},
+                                                                      {"ffdhe8192", false}}) {
+      SCOPED_TRACE(groups);
+      CtxPtr ctx = RawContext();
+      SSL_CTX_set_max_proto_version(ctx.get(), version);
+      ASSERT_EQ(SSL_CTX_set1_groups_list(ctx.get(), groups.c_str()), 1);
+      const size_t before = served_.size();
+      RawClient client(address_, ctx.get());
+      ASSERT_TRUE(Until([&] { return client.Handshake() || client.error == SSL_ERROR_SSL; }));
+      Settle(*loop_);
+      EXPECT_EQ(served_.size() - before, accepted ? 1u : 0u);
+    }
   }
 }
 
