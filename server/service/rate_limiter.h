@@ -46,9 +46,11 @@ class RateLimiter {
 
   // For a transport whose caller has disconnected or cancelled. If the call is held, it completes
   // with CANCELLED before this returns, and its permits are given back. Else nothing happens.
+  // Returns how many charges were refunded at once (HeldCallers::kChargesByCancel).
   // REQUIRES: the call is under way, or its completion waits for this to return.
-  void CancelHeld(AcquireCall* call) {
-    if (with_.held_callers != nullptr) with_.held_callers->Cancel(call->held());
+  size_t CancelHeld(AcquireCall* call) {
+    if (with_.held_callers == nullptr) return 0;
+    return with_.held_callers->Cancel(call->held()).value_or(0);
   }
 
   void Query(QueryCall* call, int64_t deadline_ns, QueryCall::DoneFn done, void* context) {

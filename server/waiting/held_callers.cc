@@ -113,14 +113,15 @@ void HeldCallers::Remove(HeldCaller* caller, HeldOutcome outcome, Outbox* out) {
   out->answers.push_back({caller, outcome});
 }
 
-bool HeldCallers::Cancel(HeldCaller* caller) {
+std::optional<size_t> HeldCallers::Cancel(HeldCaller* caller) {
   Outbox out;
+  size_t refunded = 0;
   {
     common::MutexLock lock(&mu_);
     if (caller->state_ == HeldCaller::State::kIdle ||
         caller->state_ == HeldCaller::State::kCancelledEarly) {
       caller->state_ = HeldCaller::State::kCancelledEarly;
-      return false;
+      return std::nullopt;
     }
     if (caller->state_ == HeldCaller::State::kInLine) {
       AnswerInLine(caller, HeldOutcome::kCancelled, &out);
@@ -128,9 +129,10 @@ bool HeldCallers::Cancel(HeldCaller* caller) {
     } else {
       CancelReserved(caller, &out);
     }
+    for (const PendingOperation* const refund : out.refunds) refunded += refund->charges.size();
   }
   Send(&out);
-  return true;
+  return refunded;
 }
 
 void HeldCallers::CancelReserved(HeldCaller* caller, Outbox* out) {

@@ -41,6 +41,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -121,10 +122,10 @@ class HeldCallers final {
   void SlotsFreed(absl::Span<const store::Charge> charges);
 
   // Removes the caller and calls OnAnswer(kCancelled) before it returns. Refunds its permits, too,
-  // unless many callers leave: then Advance does so soon. Returns false if the caller is not held:
-  // it is answered already, or on another thread right now, or Hold was not called yet and will
-  // answer kCancelled at once.
-  bool Cancel(HeldCaller* caller);
+  // unless many callers leave: then Advance does so soon. Returns how many charges it has asked the
+  // store to refund; nullopt if the caller is not held: it is answered already, or on another
+  // thread right now, or Hold was not called yet and will answer kCancelled at once.
+  std::optional<size_t> Cancel(HeldCaller* caller);
 
   // Answers all callers whose grant time has come, and does one step of refunds and moving up.
   // Returns when to call it next.

@@ -13,7 +13,11 @@ struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquir
   static bool Drops(const Call& call) { return call.held_memory() > 0; }
   static constexpr auto Decode = DecodeAcquire;
   static constexpr auto Encode = EncodeAcquire;
-  static void Cancel(service::RateLimiter& limiter, Call* call) { limiter.CancelHeld(call); }
+  static int64_t Cancel(service::RateLimiter& limiter, Call* call) {
+    // In a bucket with thousands of bookings.
+    constexpr int64_t kRefundUnits = 200;
+    return kRefundUnits * static_cast<int64_t>(limiter.CancelHeld(call));
+  }
   // The only acquisition's error is the call's.
   static absl::Status Outcome(const Call& call) {
     return call.status().ok() ? call.result(0).status : call.status();

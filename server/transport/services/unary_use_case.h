@@ -45,8 +45,11 @@ struct AnyKind {
   }
   // Whether its memory is not kept (CallPool): it was held, or is large.
   static bool Drops(const Call&) { return false; }
+  // Returns the units of work that it took.
   template <typename Limiter>
-  static void Cancel(Limiter&, Call*) {}
+  static int64_t Cancel(Limiter&, Call*) {
+    return 0;
+  }
   static absl::Status Outcome(const Call& call) { return call.status(); }
 };
 
@@ -90,7 +93,7 @@ class UnaryUseCase final : public UnaryMethod {
   }
 
   void OnCancelled(ServerCall& rpc) override {
-    // A held call is refunded, and its memory was not used for long.
+    // The memory of a held call was not used for long.
     constexpr int64_t kCancelUnits = 30;
     rpc.Spend(kCancelUnits);
     auto& item = *static_cast<Item*>(rpc.state());
@@ -103,7 +106,7 @@ class UnaryUseCase final : public UnaryMethod {
     rpc.KeepRequest(&item.kept->request);
     bool decided = false;
     item.decided = &decided;
-    Kind::Cancel(limiter_, &item.call);  // completes a held call
+    rpc.Spend(Kind::Cancel(limiter_, &item.call));  // completes a held call
     if (decided) return;
     item.decided = nullptr;
     item.kept->bytes = rpc.HoldCancelledBytes(sizeof(Item) + item.kept->request.capacity());
