@@ -17,9 +17,10 @@ namespace {
 // answer, and its sender next to nothing.
 constexpr int kMaxIdleMessages = 64;
 
-// Bytes of a ClientHello, at most: real ones have up to 2 KB. OpenSSL takes the memory when they
-// are announced, and would accept 128 KiB.
-constexpr size_t kMaxHelloBytes = size_t{16} << 10;
+// Bytes of a ClientHello, at most: real ones have up to 2 KB, and 2 KB more with a ticket. OpenSSL
+// takes the memory when they are announced, and would accept 128 KiB. It looks each share of a key
+// up in the list of groups: 16 KiB of both takes 2 ms.
+constexpr size_t kMaxHelloBytes = size_t{8} << 10;
 
 // After a failure: how long the peer may take to read the alert.
 constexpr int64_t kAlertLingerNs = 1'000'000'000;

@@ -8,10 +8,12 @@ import time
 
 import grpc
 
-from http2 import CANCEL, CONTINUATION, DATA, END_STREAM, GZIP, RST_STREAM, frame, message
+from http2 import (CANCEL, CONTINUATION, DATA, END_STREAM, GZIP, PREFACE, RST_STREAM, frame,
+                   message, settings)
 from run import acquisition, attack, batch_message
 from server import admin_grpc, admin_pb
 
+UNKNOWN = 0xF0  # a type of frame that nobody knows
 MOST_CONNECTIONS = 2000  # of the attacked server
 HONEST = "127.0.0.3"
 
@@ -181,6 +183,43 @@ def handshake_groups(run):
                            timeout=30,
                            check=False)
     honest_handshakes(run, server, "expensive ones")
+    run.end()
+
+
+def tls_by_hand(server):
+    """A connection, its TLS, and the memory into which that writes."""
+    tcp = server.tcp()
+    received, written = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = server.tls.wrap_bio(received, written, server_hostname="localhost")
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            tcp.sendall(written.read())
+            received.write(tcp.recv(65536))
+    return tcp, tls, written
+
+
+@attack()
+def tls_records(run):
+    """TLS: a record for each byte, on connections that all send at the same time."""
+    server = run.server(tls=True)
+    run.begin()
+    attackers = []
+    for _ in range(run.n(10)):
+        tcp, tls, written = tls_by_hand(server)
+        tls.write(PREFACE + settings())
+        for _ in range(2):
+            for byte in frame(UNKNOWN, 0, 0, bytes(16384)):
+                tls.write(bytes([byte]))
+        attackers.append((tcp, written.read()))
+    for tcp, records in attackers:
+        tcp.sendall(records)
+    run.note(f"{sum(len(records) for _, records in attackers) / 1e6:.1f} MB sent")
+    time.sleep(1)  # a reset would keep the server from reading them
+    for tcp, _ in attackers:
+        tcp.close()
     run.end()
 
 
