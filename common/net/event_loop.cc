@@ -179,17 +179,25 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   }
   const bool quiet = std::exchange(event_count_, 0) == 0;
   RunTasks();
-  const bool timers_due = wheel_.NextNs() <= now_ns_;
-  const size_t fired = wheel_.Advance(now_ns_, kTimersPerIteration);
-  if (timers_due) {
-    counters_.timers.Add(fired);
-    EndStep(common::Step::kTimer);
-  }
+  RunTimers();
   work_.RunTurns([this] { EndStep(common::Step::kTurn); });
   RunHooks(kHookRounds);
   if (sleep_hooks_.first != nullptr && (quiet || now_ns_ - sleep_hooks_since_ns_ >= kMostBusyNs)) {
     sleep_hooks_.Run(*this);
     RunHooks(kHookRounds);
+  }
+}
+
+void EventLoop::RunTimers() {
+  if (wheel_.NextNs() > now_ns_) {
+    wheel_.Advance(now_ns_, kTimersPerStep * kTimerSteps);
+    return;
+  }
+  const int64_t until_ns = clock_.NowNs() + kMostTimersNs;
+  for (size_t steps = 0; steps < kTimerSteps && wheel_.NextNs() <= now_ns_; ++steps) {
+    counters_.timers.Add(wheel_.Advance(now_ns_, kTimersPerStep));
+    EndStep(common::Step::kTimer);
+    if (clock_.NowNs() > until_ns) return;
   }
 }
 

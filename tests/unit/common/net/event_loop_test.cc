@@ -99,6 +99,31 @@ TEST_F(EventLoopTest, BoundsTasksAndTimersOfAnIteration) {
   for (int i = 0; i < kMany; ++i) EXPECT_EQ(ran[i], i);
 }
 
+TEST_F(EventLoopTest, FewTimersThatTakeLongFireInAnIteration) {
+  common::FakeClock clock;
+  const auto loop = *EventLoop::Create(clock);
+  struct Slow {
+    void OnTimer() {
+      ++*fired;
+      clock->Advance(100'000);
+    }
+    common::FakeClock* clock;
+    int* fired;
+    Timer timer{Timer::To<&Slow::OnTimer>, this};
+  };
+  int fired = 0;
+  std::vector<std::unique_ptr<Slow>> timers;
+  for (int i = 0; i < 20; ++i) {
+    timers.push_back(std::unique_ptr<Slow>(new Slow{&clock, &fired}));
+    loop->Arm(timers.back()->timer, clock.NowNs() + 1'000'000);
+  }
+  clock.Advance(2'000'000);
+  for (const int expected : {8, 16, 20}) {
+    loop->RunOnce(-1);
+    EXPECT_EQ(fired, expected);
+  }
+}
+
 TEST_F(EventLoopTest, CountsTheTimesOfSteps) {
   common::Metrics metrics;
   const auto loop = *EventLoop::Create(clock_, {.metrics = &metrics});
