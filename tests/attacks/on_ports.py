@@ -197,7 +197,10 @@ def tls_by_hand(server):
             break
         except ssl.SSLWantReadError:
             tcp.sendall(written.read())
-            received.write(tcp.recv(65536))
+            answer = tcp.recv(65536)
+            if not answer:
+                raise ConnectionError("the server closed the connection during the handshake")
+            received.write(answer)
     return tcp, tls, written
 
 

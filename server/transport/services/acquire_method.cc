@@ -14,7 +14,7 @@ struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquir
   static constexpr auto Decode = DecodeAcquire;
   static constexpr auto Encode = EncodeAcquire;
   static int64_t Cancel(service::RateLimiter& limiter, Call* call) {
-    // In a bucket with thousands of bookings.
+    // Of a charge, at most: its bucket may have thousands of bookings.
     constexpr int64_t kRefundUnits = 200;
     return kRefundUnits * static_cast<int64_t>(limiter.CancelHeld(call));
   }

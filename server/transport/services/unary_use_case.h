@@ -45,7 +45,7 @@ struct AnyKind {
   }
   // Whether its memory is not kept (CallPool): it was held, or is large.
   static bool Drops(const Call&) { return false; }
-  // Returns the units of work that it took.
+  // Returns the units of work that it took, at most.
   template <typename Limiter>
   static int64_t Cancel(Limiter&, Call*) {
     return 0;

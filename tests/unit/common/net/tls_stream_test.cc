@@ -554,6 +554,7 @@ TEST_F(TlsStreamTest, CountsTheMemoryOfHandshakes) {
 TEST_F(TlsStreamTest, RefusesHelloThatAnnouncesTooMuchOrIsCutTooSmall) {
   Serve(authority_.Issue());
   for (const std::string_view start : {std::string_view("\x16\x03\x01\x02\0\x01\x02\0\0", 9),
+                                       std::string_view("\x16\x03\x01\x20\x05\x01\0\x20\x01", 9),
                                        std::string_view("\x16\x03\x01\0\x01\x01\x16\x03\x01", 9)}) {
     RawSocket peer = ConnectTo(address_);
     peer.Send(start);
