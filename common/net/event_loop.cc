@@ -193,7 +193,7 @@ void EventLoop::RunTimers() {
     wheel_.Advance(now_ns_, kTimersPerStep * kTimerSteps);
     return;
   }
-  const int64_t until_ns = clock_.NowNs() + kMostTimersNs;
+  const int64_t until_ns = clock_.NowNs() + kMostNs;
   for (size_t steps = 0; steps < kTimerSteps && wheel_.NextNs() <= now_ns_; ++steps) {
     counters_.timers.Add(wheel_.Advance(now_ns_, kTimersPerStep));
     EndStep(common::Step::kTimer);
@@ -218,13 +218,17 @@ void EventLoop::TakeTasks() {
 
 void EventLoop::RunTasks() {
   if (tasks_.load(std::memory_order_relaxed) != nullptr) TakeTasks();
-  for (int ran = 0; queue_ != nullptr && ran < kTasksPerIteration;) {
+  if (queue_ == nullptr) return;
+  const int64_t until_ns = clock_.NowNs() + kMostNs;
+  bool late = false;
+  for (int ran = 0; queue_ != nullptr && ran < kTasksPerIteration && !late;) {
     Task* const task = queue_;
     queue_ = task->next_task_;
     if (queue_ == nullptr) queue_end_ = &queue_;
     task->Run();  // may delete or post it
     counters_.tasks.Add();
-    if (++ran % kPerStep == 0 || queue_ == nullptr) EndStep(common::Step::kTask);
+    late = clock_.NowNs() > until_ns;
+    if (++ran % kPerStep == 0 || queue_ == nullptr || late) EndStep(common::Step::kTask);
   }
 }
 

@@ -238,13 +238,14 @@ class EventLoop {
     // Runs the hooks that are scheduled now, not those that they schedule.
     void Run(EventLoop& loop);
   };
+  // After this time an iteration runs no more tasks, and no more timers; the next runs the others.
+  static constexpr int64_t kMostNs = 500'000;
   // Tasks that an iteration runs, and tasks and hooks of one step, at most.
   static constexpr int kTasksPerIteration = 128;
   // Timers that fire, or move down the wheel, in one step. Most cost a microsecond, the check of a
-  // connection that stalls up to 100. No step begins when those before took kMostTimersNs.
+  // connection that stalls up to 100.
   static constexpr size_t kTimersPerStep = 8;
   static constexpr size_t kTimerSteps = 8;
-  static constexpr int64_t kMostTimersNs = 500'000;
   // Connections that hung up and are closed in an iteration, so that the open ones have their turn:
   // a peer may reset thousands at once, and each may cost 50 us.
   static constexpr int kHangUpsPerIteration = 4;

@@ -124,6 +124,22 @@ TEST_F(EventLoopTest, FewTimersThatTakeLongFireInAnIteration) {
   }
 }
 
+TEST_F(EventLoopTest, FewTasksThatTakeLongRunInAnIteration) {
+  common::FakeClock clock;
+  const auto loop = *EventLoop::Create(clock);
+  int ran = 0;
+  for (int i = 0; i < 8; ++i) {
+    loop->Post([&] {
+      ++ran;
+      clock.Advance(200'000);
+    });
+  }
+  for (const int expected : {3, 6, 8}) {
+    loop->RunOnce(-1);
+    EXPECT_EQ(ran, expected);
+  }
+}
+
 TEST_F(EventLoopTest, CountsTheTimesOfSteps) {
   common::Metrics metrics;
   const auto loop = *EventLoop::Create(clock_, {.metrics = &metrics});
