@@ -8,10 +8,14 @@
 namespace sluice::http2 {
 namespace {
 
+constexpr uint8_t kIndexedBit = 0x80;
 constexpr uint8_t kIndexingBit = 0x40;
 constexpr uint8_t kSizeUpdateBit = 0x20;
 constexpr uint8_t kNeverIndexedBit = 0x10;
 constexpr uint8_t kHuffmanBit = 0x80;
+
+// Bytes of the fields that a block inserts after those that are used: more than a list may have.
+constexpr size_t kMaxSkippedInserts = 4 * common::bounds::kMaxHeaderListBytes;
 
 constexpr uint32_t FieldBytes(size_t name_and_value) {
   return static_cast<uint32_t>(name_and_value + kHpackFieldOverhead);
@@ -35,6 +39,8 @@ std::string_view HpackErrorText(HpackError error) {
       return "a table size update exceeds SETTINGS_HEADER_TABLE_SIZE";
     case HpackError::kSizeUpdateLate:
       return "a table size update follows a field or two other updates";
+    case HpackError::kTooMuchInserted:
+      return "a header block that is not used inserts too much into the table";
   }
   return "unknown";
 }
@@ -171,8 +177,13 @@ bool HpackDecoder::TakeSizeUpdates(Block& block) {
 
 HpackError HpackDecoder::Skip(Block& block) {
   block.skipping = true;
+  size_t inserted = 0;
   while (block.at != block.end) {
-    if (Next(block) == nullptr) return block.error;
+    const bool inserts = (*block.at & (kIndexedBit | kIndexingBit)) == kIndexingBit;
+    const HpackField* const field = Next(block);
+    if (field == nullptr) return block.error;
+    if (inserts) inserted += field->bytes;
+    if (inserted > kMaxSkippedInserts) return HpackError::kTooMuchInserted;
   }
   return HpackError::kNone;
 }

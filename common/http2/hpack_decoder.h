@@ -30,6 +30,7 @@ enum class HpackError : uint8_t {
   kBadHuffman,          // EOS, or padding that is too long or not all ones
   kSizeUpdateTooLarge,  // above kHpackTableBytes: our SETTINGS leave the table's size as it is
   kSizeUpdateLate,      // behind a field, or a third one
+  kTooMuchInserted,     // behind the fields that are used
 };
 // For logs and GOAWAY; a constant.
 std::string_view HpackErrorText(HpackError error);
@@ -80,7 +81,8 @@ class HpackDecoder {
 
   // Decodes a whole block, and calls `bool visit(const HpackField&)` for each field. The field is
   // valid only within the call. If `visit` returns false, the rest of the block is decoded for the
-  // table alone: it costs the peer more than us. After an error the decoder cannot be used.
+  // table alone, as far as it inserts little: two bytes can insert, and thereby copy, a name of
+  // 4 KB. After an error the decoder cannot be used.
   template <typename Visit>
   HpackError Decode(absl::Span<const uint8_t> bytes, Visit&& visit) {
     Block block(bytes);

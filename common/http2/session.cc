@@ -68,6 +68,11 @@ void Session::Terminate(ErrorCode code, std::string_view text) {
   end_ = End::kTerminated;
 }
 
+void Session::Abandon() {
+  end_ = End::kAbandoned;
+  data_stream_ = nullptr;
+}
+
 bool Session::Fail(ErrorCode code, std::string_view text) {
   if (ended()) return false;
   end_ = End::kProtocolError;

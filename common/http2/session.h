@@ -71,6 +71,9 @@ class Session {
   void Reset(Stream& stream, ErrorCode code);
   // Ends the session: what is queued is dropped, and a GOAWAY says why. `text` is a constant.
   void Terminate(ErrorCode code, std::string_view text);
+  // Ends the session without a word: its user may now destroy the streams in any order, and those
+  // that remain may still send, reset and so on, without effect.
+  void Abandon();
 
   // Whether the session takes no more input: it was terminated, or the peer broke a rule. The
   // GOAWAY may still have to be sent.
@@ -173,7 +176,7 @@ class Session {
   void set_now_ns(int64_t now_ns) { now_ns_ = now_ns; }
 
  private:
-  enum class End : uint8_t { kNone, kProtocolError, kTerminated };
+  enum class End : uint8_t { kNone, kProtocolError, kTerminated, kAbandoned };
   using StreamList = common::IntrusiveList<Stream, SendingStreams>;
   using Listed = Stream::Listed;
   using Payload = absl::Span<const uint8_t>;
@@ -191,7 +194,8 @@ class Session {
   bool TakeReset(const FrameHeader& header, Payload payload);
   bool TakeSettings(const FrameHeader& header, Payload payload);
   bool ApplySetting(Setting setting, uint32_t value);
-  bool ChangeInitialWindow(uint32_t bytes);
+  // The peer's initial window has changed by so much: so do the windows of all streams.
+  bool ChangeWindows(int64_t change);
   bool TakePing(const FrameHeader& header, Payload payload);
   bool TakeGoaway(const FrameHeader& header, Payload payload);
   bool TakeWindowUpdate(const FrameHeader& header, Payload payload);

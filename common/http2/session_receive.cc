@@ -281,9 +281,14 @@ bool Session::TakeSettings(const FrameHeader& header, Payload payload) {
   if (!Bound(payload.size() <= kMaxSettings * kSettingBytes, "too many entries in SETTINGS")) {
     return false;
   }
+  const int64_t window_before = peer_initial_window_;
   for (; !payload.empty(); payload.remove_prefix(kSettingBytes)) {
     const auto setting = static_cast<Setting>(payload[0] << 8 | payload[1]);
     if (!ApplySetting(setting, ReadUint32(payload.data() + 2))) return false;
+  }
+  if (peer_initial_window_ != window_before &&
+      !ChangeWindows(peer_initial_window_ - window_before)) {
+    return false;
   }
   WriteControl({0, FrameType::kSettings, kAck, 0});
   OnSettingsReceived();
@@ -306,7 +311,9 @@ bool Session::ApplySetting(Setting setting, uint32_t value) {
       if (value > static_cast<uint32_t>(kMaxWindow)) {
         return Fail(ErrorCode::kFlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE is above 2^31-1");
       }
-      return ChangeInitialWindow(value);
+      // TakeSettings changes the windows once, however many values a frame has.
+      peer_initial_window_ = value;
+      return true;
     case Setting::kMaxFrameSize:
       // We send none larger than what each peer accepts.
       return (value >= kDefaultMaxFrameBytes && value <= kMostFrameBytes) ||
@@ -320,9 +327,7 @@ bool Session::ApplySetting(Setting setting, uint32_t value) {
   return true;
 }
 
-bool Session::ChangeInitialWindow(uint32_t bytes) {
-  const int64_t change = static_cast<int64_t>(bytes) - peer_initial_window_;
-  peer_initial_window_ = bytes;
+bool Session::ChangeWindows(int64_t change) {
   bool overflow = false;
   streams_.ForEach([&](Stream& stream) {
     const int64_t window = stream.send_window_ + change;

@@ -15,7 +15,8 @@ constexpr size_t kKeepControlBytes = 512;
 // ---- The lists of streams
 
 void Session::List(Stream& stream) {
-  if (stream.listed_ == Listed::kReady) return;
+  // The lists of an abandoned session have streams that were destroyed.
+  if (stream.listed_ == Listed::kReady || end_ == End::kAbandoned) return;
   if (stream.listed_ == Listed::kBlocked) Unlist(stream);
   stream.listed_ = Listed::kReady;
   ready_.PushBack(stream);

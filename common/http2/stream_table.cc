@@ -1,8 +1,11 @@
 #include "common/http2/stream_table.h"
 
+#include <random>
 #include <utility>
 
 namespace sluice::http2 {
+
+const uint32_t StreamTable::seed = std::random_device()();
 
 void StreamTable::Insert(int32_t id, Stream& stream) {
   // At most half full: searches end soon.

@@ -5,8 +5,8 @@ import time
 
 import grpc
 
-from http2 import (DATA, END_HEADERS, END_STREAM, GZIP, HEADERS, MAX_WINDOW, frame, message,
-                   settings, window_update)
+from http2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GZIP, HEADERS, MAX_WINDOW, SETTINGS,
+                   frame, message, settings, window_update)
 from limits import DAY_S, LOG_PERIOD_S
 from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
 from server import admin_grpc, admin_pb, pb
@@ -216,6 +216,29 @@ def deadline_burst(run):
 
 
 @attack()
+def deadlines_of_closed_connections(run):
+    """Connections that are closed while the deadlines of their thousand open calls pass."""
+    server = run.server()
+    run.begin()
+    closed = []
+    for _ in range(run.n(10)):
+        attackers = [server.connect() for _ in range(10)]
+        passes = time.monotonic() + 1
+        for attacker in attackers:
+            left = round((passes - time.monotonic()) * 1e6)
+            attacker.write(b"".join(
+                attacker.head("AcquireStream", (("grpc-timeout", f"{left + i * 100}u"),))[1]
+                for i in range(1000)))
+        time.sleep(max(0, passes + 0.02 - time.monotonic()))
+        for attacker in attackers:
+            attacker.close()  # a part of the deadlines has passed
+        closed += attackers
+    run.sent(closed)
+    run.released("after the ends", closed)
+    run.end()
+
+
+@attack()
 def grant_burst(run):
     """Thousands of held calls whose grant times are the same moment, the start of a window."""
     server = run.server()
@@ -415,6 +438,48 @@ def one_byte_windows(run):
         attacker.write(b"".join(window_update(stream, 1) for stream in sorted(attacker.calls)),
                        seconds=1)
         attacker.read(0.001)
+
+    storm(run, connect, do)
+
+
+@attack()
+def header_inserts(run):
+    """Header blocks whose fields take two bytes each, and copy a name of 4 KB into HPACK's table."""
+    server = run.server()
+    name = b"n" * 4064
+    size = len(name) - 127
+    block = b"\x40\x7f" + bytes([size & 127 | 128, size >> 7]) + name + b"\0"
+    block += b"\x7e\0" * ((65_536 - len(block)) // 2)
+    parts = [block[at:at + 16_384] for at in range(0, len(block), 16_384)]
+
+    def do(attacker):
+        stream = 2 * attacker.opened + 1
+        attacker.opened += 1
+        attacker.write(frame(HEADERS, 0, stream, parts[0]) + b"".join(
+            frame(CONTINUATION, END_HEADERS if part is parts[-1] else 0, stream, part)
+            for part in parts[1:]),
+                       seconds=1)
+        attacker.read(0.01)
+
+    storm(run, server.connect, do)
+
+
+@attack()
+def window_settings(run):
+    """SETTINGS frames with 32 initial windows each, while a thousand calls are open."""
+    server = run.server()
+    values = frame(SETTINGS, 0, 0,
+                   b"".join(struct.pack(">HI", 4, 1 + (i & 1)) for i in range(32)))
+
+    def connect():
+        attacker = server.connect()
+        attacker.write(b"".join(attacker.head("AcquireStream")[1] for _ in range(1000)))
+        return attacker
+
+    def do(attacker):
+        attacker.write(values * 31, seconds=1)
+        attacker.read(0.01)
+        attacker.close()
 
     storm(run, connect, do)
 

@@ -99,6 +99,7 @@ void RpcConnection::Close() {
 
 void RpcConnection::EndWork() {
   state_ = State::kClosing;
+  session_.Abandon();
   LeaveQueue();
   rpc_loop_.CancelClaim(*this);
   ReleaseLarge();

@@ -312,6 +312,18 @@ TEST(HpackDecoderTest, KeepsTheTableWhenFieldsAreNotWanted) {
   EXPECT_EQ(decoder.Decode("\x82\x80", &fields, 1), HpackError::kIndexOutOfRange);
 }
 
+TEST(HpackDecoderTest, RefusesBlocksThatInsertMuchThatIsNotWanted) {
+  // An entry with a long name, and two bytes each that insert it again.
+  const auto block = [](size_t times) {
+    std::string bytes = Literal(std::string(4000, 'n'), "");
+    for (size_t i = 0; i < times; ++i) bytes += Hex("7e 00");
+    return bytes;
+  };
+  HpackFields fields;
+  EXPECT_EQ(OurDecoder().Decode(block(15), &fields, /*most=*/1), HpackError::kNone);
+  EXPECT_EQ(OurDecoder().Decode(block(17), &fields, 1), HpackError::kTooMuchInserted);
+}
+
 // Counts its calls.
 class CountingInterpreter : public HpackInterpreter {
  public:
@@ -437,7 +449,7 @@ TEST(HpackDecoderTest, HoldsMemoryOnlyForItsEntries) {
 }
 
 TEST(HpackDecoderTest, EachErrorHasAText) {
-  for (int error = 0; error <= static_cast<int>(HpackError::kSizeUpdateLate); ++error) {
+  for (int error = 0; error <= static_cast<int>(HpackError::kTooMuchInserted); ++error) {
     EXPECT_NE(HpackErrorText(static_cast<HpackError>(error)), "unknown") << error;
   }
 }

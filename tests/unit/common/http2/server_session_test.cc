@@ -370,6 +370,29 @@ TEST_F(ServerSessionTest, EndsOnSettingThatOverflowsAWindow) {
             ErrorCode::kFlowControlError);
 }
 
+TEST_F(ServerSessionTest, OnlyTheLastWindowOfASettingsFrameCounts) {
+  server_.answer.body = std::string(70'000, 'b');
+  server_.Feed(Headers(1, kWhole) + Frame(FrameType::kWindowUpdate, 0, 0, Uint32(1 << 20)) +
+               Frame(FrameType::kSettings, 0, 0,
+                     Entry(Setting::kInitialWindowSize, 0x7FFFFFFF) +
+                         Entry(Setting::kInitialWindowSize, 1000)));
+  const auto frames = server_.TakeFrames();
+  size_t sent = 0;
+  for (const auto& frame : frames) {
+    if (frame.header.type == FrameType::kData) sent += frame.payload.size();
+  }
+  EXPECT_EQ(sent, 1000u);
+  EXPECT_EQ(server_.open(), 1u);
+}
+
+TEST_F(ServerSessionTest, AnAbandonedSessionTakesNoMoreAnswers) {
+  server_.Feed(Headers(1) + Headers(3));
+  server_.session().Abandon();
+  server_.session().Submit(server_.stream(1), /*has_body=*/true);
+  EXPECT_EQ(server_.Take(), "");
+  EXPECT_FALSE(server_.session().wants_send());
+}
+
 TEST_F(ServerSessionTest, HeadersPassStreamsThatWaitForTheWindow) {
   server_.answer.body = std::string(70'000, 'b');
   server_.Feed(Headers(1, kWhole));
