@@ -31,14 +31,19 @@ class SharedBytes {
 
   std::string_view view() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
+  // Bytes of the object that it keeps alive, which stays whole.
+  size_t memory() const { return owned_bytes_; }
   // Drops `count` bytes from the front.
   void Consume(size_t count) { bytes_.remove_prefix(count); }
 
  private:
   SharedBytes(std::string_view bytes, std::shared_ptr<const void> owner)
-      : bytes_(bytes), owner_(std::move(owner)) {}
+      : bytes_(bytes),
+        owned_bytes_(owner != nullptr ? bytes.size() : 0),
+        owner_(std::move(owner)) {}
 
   std::string_view bytes_;
+  size_t owned_bytes_ = 0;
   std::shared_ptr<const void> owner_;
 };
 

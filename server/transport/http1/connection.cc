@@ -404,7 +404,7 @@ int64_t Connection::CheckAnswers(const net::OutputProgress& output, int64_t next
 
 size_t Connection::memory() const {
   size_t bytes = loop_.options().connection_bytes + sizeof(*this) + kept_memory() +
-                 input_.capacity() + rest_.size() +
+                 input_.capacity() + rest_.memory() +
                  (state_ == State::kClosed ? 0 : stream().pending_output());
   if (exchange_ != nullptr) bytes += exchange_->memory() + exchange_->pending_bytes_;
   return bytes;

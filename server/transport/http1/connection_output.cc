@@ -88,19 +88,22 @@ void Connection::Finish(Exchange& exchange, int status, SharedBytes body) {
   if (rest_.size() > 0) {
     state_ = State::kSending;
     SendRest();
+    if (!settling_) loop_.MarkDirty(*this);
   } else if (!in_handler_) {
     EndExchange();
   }
 }
 
 void Connection::SendRest() {
-  while (rest_.size() > 0 && stream().pending_output() < kMaxUnsentBytes) {
+  while (rest_.size() > 0 && has_credit() && stream().pending_output() < kMaxUnsentBytes) {
     const std::string_view piece = rest_.view().substr(0, kPieceBytes);
     stream().Write({reinterpret_cast<const uint8_t*>(piece.data()), piece.size()});
     rest_.Consume(piece.size());
     Spend(static_cast<int64_t>(piece.size() / 512));
   }
   if (rest_.size() > 0) {
+    // Else OnWritable goes on.
+    if (!has_credit()) loop_.loop().work().Add(*this);
     PlanStallCheck();
     return;
   }
