@@ -40,9 +40,9 @@ inline uint64_t CallersInLine(const Collaborators& with, const store::QueryItem&
 // reload between the look-up of a limit and the decision, which takes less than a microsecond.
 inline constexpr size_t kMaxAttempts = 8;
 
-// The work of a slice, in decisions on one bucket: about 50 us; and in the store's steps.
-inline constexpr size_t kSliceDecisions = 512;
-inline constexpr int64_t kSliceWork = kSliceDecisions * store::Operation::kStepsPerDecision;
+// The work of a slice, in decisions on one bucket, and in the store's steps.
+inline constexpr size_t kSliceDecisions = store::Operation::kSliceDecisions;
+inline constexpr int64_t kSliceWork = store::Operation::kSliceWork;
 
 // The work of opening a receipt, in decisions on one bucket: checking its MAC takes most of it.
 inline constexpr size_t kReceiptCost = 16;

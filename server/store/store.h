@@ -238,6 +238,9 @@ class Operation {
 
   // About as many as a decision on one bucket takes.
   static constexpr int64_t kStepsPerDecision = 25;
+  // A slice of work for an event loop, in decisions on one bucket: about 50 us; and in steps.
+  static constexpr size_t kSliceDecisions = 512;
+  static constexpr int64_t kSliceWork = kSliceDecisions * kStepsPerDecision;
   size_t work_in_decisions() const { return static_cast<size_t>(work / kStepsPerDecision); }
   void ResetWork() {
     most_work = kAnyWork;

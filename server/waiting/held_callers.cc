@@ -68,7 +68,9 @@ void HeldCallers::RefundOrFinish(PendingOperation* operation, bool refund, Outbo
 
 void HeldCallers::Send(Outbox* out) {
   // Refunds first: if the store answers at once, the permits are back when the caller is answered.
-  for (PendingOperation* const operation : out->refunds) operation->Refund();
+  for (PendingOperation* const operation : out->refunds) {
+    operation->Refund(store::Operation::kSliceWork);
+  }
   for (const auto& [caller, outcome] : out->answers) caller->OnAnswer(outcome);
 }
 
@@ -172,6 +174,19 @@ void HeldCallers::Drain() {
   Send(&out);
 }
 
+void HeldCallers::OnRefundUndecided(PendingOperation* operation) {
+  {
+    common::MutexLock lock(&mu_);
+    if (!draining_) {
+      // However many are left: the store has folded a thousand bookings for each that comes here.
+      LeaveRefund(operation);
+      return SetAlarm();
+    }
+  }
+  // Advance may not be called any more.
+  operation->Refund(store::Operation::kAnyWork);
+}
+
 void HeldCallers::OnRefunded(PendingOperation* operation) {
   Outbox out;
   {
@@ -208,7 +223,12 @@ bool HeldCallers::SharesGap(const HeldCaller& caller) const {
 
 PendingOperation* HeldCallers::NextMove() {
   if (!CanMove()) return nullptr;
-  while (const auto* const next = queue_.NextBehindGap()) {
+  for (size_t passed = 0; passed < kPassedPerOperation; ++passed) {
+    const auto* const next = queue_.NextBehindGap();
+    if (next == nullptr) {
+      if (pending_moves_ == 0) gap_buckets_.clear();
+      return nullptr;
+    }
     HeldCaller* const caller = next->second;
     if (!SharesGap(*caller)) continue;
     if (caller->operation_ != nullptr) {
@@ -219,7 +239,6 @@ PendingOperation* HeldCallers::NextMove() {
     ++pending_moves_;
     return caller->operation_ = NewOperation(caller, Purpose::kMove);
   }
-  if (pending_moves_ == 0) gap_buckets_.clear();
   return nullptr;
 }
 
@@ -249,7 +268,7 @@ void HeldCallers::Start(PendingOperation* operation) {
       return operation->Reserve(std::max<int64_t>(operation->until_ns - clock_.NowNs(), 0));
     case Purpose::kRefund:
     case Purpose::kRebook:
-      return operation->Refund();
+      return operation->Refund(store::Operation::kSliceWork);
   }
 }
 
@@ -266,7 +285,7 @@ void HeldCallers::RunStep() {
     }
     Outbox out;
     PendingOperation* const operation = NextOfStep(&out);
-    if (operation == nullptr && out.answers.empty()) break;
+    if (operation == nullptr && out.answers.empty() && !MoreToMove()) break;
     mu_.Unlock();
     Send(&out);
     if (operation != nullptr) Start(operation);
@@ -369,6 +388,8 @@ int64_t HeldCallers::NextAdvanceNs() const {
 }
 
 void HeldCallers::SetAlarm() {
+  // Advance returns when to call it next. An alarm before that would end the pause of RunStep.
+  if (advancing_) return;
   const int64_t next_ns = NextAdvanceNs();
   if (next_ns >= alarm_ns_) return;
   alarm_ns_ = next_ns;

@@ -8,8 +8,9 @@
 // a bucket with it is moved, in order, to the earliest grant time that then fits.
 //
 // Many callers may leave at once. Each is answered at once, but only the first few are refunded
-// there, on a thread that has other work. Advance refunds the others, and then moves callers up, in
-// steps that are bounded in operations and in time, so that they do not delay the answers.
+// there, on a thread that has other work, and no more than a slice of the work of each is done.
+// Advance does the rest, and then moves callers up, in steps that are bounded in operations and in
+// time, so that they do not delay the answers.
 //
 // Changes of limits. Callers whose limits changed are booked again under the new parameters, in
 // the order of their arrival, by Store::Rebook in one atomic step. A raised limit admits them
@@ -75,15 +76,17 @@ class HeldCallers final {
  public:
   static constexpr int64_t kNever = common::WaitQueue<HeldCaller*>::kNever;
   // Charges that Cancel refunds between two calls of Advance, or those of one caller; none while
-  // Advance works, which may have locked the buckets. In memory each takes a few microseconds, and
-  // up to twenty in a bucket with thousands of bookings.
+  // Advance works, which may have locked the buckets. In memory each takes a few microseconds, up
+  // to twenty in a bucket with thousands of bookings, and a slice if thousands are to be folded.
   static constexpr size_t kChargesByCancel = 8;
   // Refunds that are left to Advance. Each takes about 2 KB, which `memory` counts. Beyond that, or
   // while memory is short, Cancel starts them again, so that callers that come and leave pay for
   // it.
   static constexpr size_t kMaxRefundsLeft = 16384;
-  // Refunds and moves of one step, which also ends after kStepNs.
+  // Refunds and moves of one step, which also ends after kStepNs. To pass over so many callers that
+  // need not move counts as one, too: there may be 100,000, and all threads share the lock.
   static constexpr size_t kOperationsPerStep = 512;
+  static constexpr size_t kPassedPerOperation = 64;
   static constexpr int64_t kStepNs = 1'000'000;
   // Operations under way in a store that answers later.
   static constexpr size_t kMaxPendingMoves = 32;
@@ -187,12 +190,16 @@ class HeldCallers final {
     return !limits_stale_ && change_ == nullptr && pending_moves_ < kMaxPendingMoves;
   }
   bool SharesGap(const HeldCaller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Null: no caller can be moved now.
+  // Null: no caller can be moved now, or it has passed over kPassedPerOperation callers; then
+  // MoreToMove(), and the next call goes on behind them.
   PendingOperation* NextMove() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MoreToMove() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return CanMove() && queue_.has_gap();
+  }
   void LeaveRefund(PendingOperation* refund) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // REQUIRES: one is left.
   PendingOperation* TakeRefund() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Null: nothing is left to refund, to try or to move now.
+  // Null: nothing is left to refund, to try or to move now, unless MoreToMove().
   PendingOperation* NextOfStep(Outbox* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Start(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
   void RunStep() ABSL_LOCKS_EXCLUDED(mu_);
@@ -227,6 +234,7 @@ class HeldCallers final {
 
   // The store's answers.
   void OnRefunded(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnRefundUndecided(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
   void OnMoved(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
   void OnReserved(PendingOperation* operation) ABSL_LOCKS_EXCLUDED(mu_);
   void OnRebooked(LimitChange* change) ABSL_LOCKS_EXCLUDED(mu_);
@@ -270,7 +278,7 @@ class HeldCallers final {
   absl::flat_hash_set<uint64_t> gap_buckets_ ABSL_GUARDED_BY(mu_);
   int64_t next_step_ns_ ABSL_GUARDED_BY(mu_) = 0;  // no refunds and moves before
   size_t pending_moves_ ABSL_GUARDED_BY(mu_) = 0;
-  // Of callers that have left; Advance starts them.
+  // Of callers that have left; Advance starts them, or goes on with them.
   std::deque<PendingOperation*> refunds_ ABSL_GUARDED_BY(mu_);
   common::MemoryPart refund_memory_ ABSL_GUARDED_BY(mu_);
   size_t charges_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance

@@ -110,7 +110,7 @@ void HeldCallers::Pump() {
     if (reserve) {
       operation->Reserve(max_wait_ns);
     } else {
-      operation->Refund();
+      operation->Refund(store::Operation::kAnyWork);
     }
     mu_.Lock();
   }

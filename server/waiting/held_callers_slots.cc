@@ -110,6 +110,8 @@ bool HeldCallers::RefreshRules(HeldCaller* caller) {
           std::min(caller->until_ns, caller->since_ns + store::LeastMaxWaitNs(acquisition.charges));
       break;
     case Refreshed::kGone:
+      // Its limit was deleted: no time is better than another.
+      acquisition.retry_after_ns = 0;
       return false;
   }
   caller->generation = generation_;
@@ -124,10 +126,7 @@ void HeldCallers::RefreshLines(Outbox* out) {
     lines_.LookAt(caller, 0);
     if (caller->operation_ != nullptr) caller->operation_->again = true;
   }
-  for (HeldCaller* const caller : gone) {
-    caller->acquisition->retry_after_ns = 0;
-    AnswerInLine(caller, HeldOutcome::kDenied, out);
-  }
+  for (HeldCaller* const caller : gone) AnswerInLine(caller, HeldOutcome::kDenied, out);
 }
 
 PendingOperation* HeldCallers::NextTry(Outbox* out) {

@@ -6,21 +6,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "common/random.h"
+#include "server/store/bucket_hash.h"
 #include "server/store/store.h"
 #include "server/waiting/pending_operation.h"
 
 namespace sluice::waiting {
 
-// Hashes of a bucket and of a set of buckets. A collision is harmless: it only makes held callers
-// of one bucket wait for callers of another, or be moved with them.
+// Hashes of a bucket and of a set of buckets, which stand for them: callers of buckets that collide
+// stand in one line and are moved together. So the seed is random: peers choose the keys, and must
+// not know which of them collide.
 inline uint64_t BucketId(const store::Charge& charge) {
-  return std::hash<std::string_view>()(charge.key) * 31 + charge.rule->limit_id;
+  static const store::BucketHash hash(common::RandomWord());
+  return hash(charge.rule->limit_id, charge.key);
 }
 
 // Independent of the order of the charges.

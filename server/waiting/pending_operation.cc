@@ -33,7 +33,7 @@ void PendingOperation::SetRules(absl::Span<const store::Charge> from,
   rules_ = std::move(keep);
 }
 
-void PendingOperation::Refund() {
+void PendingOperation::Refund(int64_t most_work) {
   refunded_.resize(charges.size());
   refunding_.receipt_id = receipt_id;
   refunding_.grant_time_ns = grant_time_ns;
@@ -41,6 +41,7 @@ void PendingOperation::Refund() {
   refunding_.refunded = refunded_.data();
   refunding_.place = place.node == 0 ? nullptr : &place;
   refunding_.outcome = store::RefundOutcome::kPending;
+  refunding_.most_work = most_work;
   owner_.store_.Refund(&refunding_);
 }
 
@@ -77,7 +78,10 @@ bool PendingOperation::RetryWithCurrentRules(bool stale) {
 }
 
 void PendingOperation::Answered(const store::RefundOperation& refunding) {
-  if (RetryWithCurrentRules(refunding.outcome == store::RefundOutcome::kStaleRule)) return Refund();
+  if (refunding.undecided > 0) return owner_.OnRefundUndecided(this);
+  if (RetryWithCurrentRules(refunding.outcome == store::RefundOutcome::kStaleRule)) {
+    return Refund(refunding.most_work);
+  }
   owner_.OnRefunded(this);
 }
 

@@ -66,8 +66,9 @@ class PendingOperation {
   }
 
   // Each of these starts an operation. Refund and Reserve retry with current rules if limits
-  // change meanwhile.
-  void Refund();
+  // change meanwhile. After `most_work` (store::Operation) the store may leave a refund undecided;
+  // Refund then goes on with it.
+  void Refund(int64_t most_work);
   void Move();
   void Reserve(int64_t max_wait_ns);
 

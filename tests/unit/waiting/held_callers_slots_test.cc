@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <random>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -200,6 +202,41 @@ TEST(HeldCallersSlotsTest, AnswersACallerWhoseTryIsLost) {
   ASSERT_EQ(caller.answers_, std::vector<HeldOutcome>{HeldOutcome::kUnavailable});
   EXPECT_EQ(caller.decided_.outcome, Outcome::kUnavailable);
   EXPECT_EQ(held_callers.size(), 0u);
+}
+
+// A key with this std::hash in libstdc++: that of 8 bytes (MurmurHash64A), step by step backwards.
+std::string KeyWithHash(uint64_t hash) {
+  constexpr uint64_t kMul = 0xc6a4a7935bd1e995;
+  uint64_t inverse = kMul;
+  for (int i = 0; i < 5; ++i) inverse *= 2 - kMul * inverse;
+  const auto mix = [](uint64_t v) { return v ^ (v >> 47); };
+  const uint64_t mixed = mix(mix(hash) * inverse) * inverse ^ 0xc70f6907 ^ (8 * kMul);
+  const uint64_t word = mix(mixed * inverse) * inverse;
+  return {reinterpret_cast<const char*>(&word), sizeof(word)};
+}
+
+// Peers choose keys.
+TEST(HeldCallersSlotsTest, NoKeyIsMadeToStandForABucketOfAnotherLimit) {
+  common::FakeClock clock{1000 * kSecond};
+  store::MemoryStore store(clock);
+  Limits limits(store);
+  ManualAlarm alarm;
+  const Rule& of_peer = limits.Set(1 + 31, Slots(1));
+  const Rule& of_others = limits.Set(1, Slots(1));
+  const std::hash<std::string_view> hash{};
+  const std::string key = KeyWithHash(hash("others") - 1);
+#ifdef __GLIBCXX__
+  ASSERT_EQ(hash(key) * 31 + of_peer.limit_id, hash("others") * 31 + of_others.limit_id);
+#endif
+  Caller caller(clock, {{&of_peer, key, 1}});
+  HeldCallers held_callers(store, clock, limits, alarm);
+  testing::Acquire(store, of_peer, key, 1, {.want_receipt = true});
+  Ask(store, held_callers, clock.NowNs(), kMinute, &caller);
+  ASSERT_TRUE(held_callers.WaitForSlots(&caller));
+  EXPECT_EQ(held_callers.InLine({&of_peer, key, 1}), 1u);
+  EXPECT_EQ(held_callers.InLine({&of_others, "others", 1}), 0u);
+  const Charge charge{&of_others, "others", 1};
+  EXPECT_FALSE(held_callers.SlotsAwaited({&charge, 1}));
 }
 
 TEST(HeldCallersSlotsTest, AsksASharedStoreAgainWithoutBeingWoken) {

@@ -21,6 +21,22 @@
 namespace sluice::waiting {
 namespace {
 
+// A clock that also moves when it is read.
+class TickingClock final : public common::Clock {
+ public:
+  explicit TickingClock(common::FakeClock& clock) : clock_(clock) {}
+  int64_t NowNs() const override {
+    clock_.Advance(tick_ns_);
+    return clock_.NowNs();
+  }
+  int64_t WallNs() const override { return clock_.WallNs(); }
+
+  int64_t tick_ns_ = 0;
+
+ private:
+  common::FakeClock& clock_;
+};
+
 class HeldCallersTest : public ::testing::Test {
  protected:
   // Reserves and holds; null if it was granted at once or denied.
@@ -37,6 +53,18 @@ class HeldCallersTest : public ::testing::Test {
     EXPECT_TRUE(held_callers_.Hold(caller.get()));
     return caller;
   }
+  // Two callers behind so many bookings, whose grant times have passed.
+  std::vector<std::unique_ptr<Caller>> HoldBehindPassedBookings(uint64_t bookings) {
+    const Rule& rule = limits_.Set(1, PerSecond(10'000));
+    EXPECT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+    for (uint64_t i = 0; i < bookings; ++i) {
+      EXPECT_TRUE(testing::Acquire(store_, rule, "k", 1, {.max_wait_ns = kMinute}).granted());
+    }
+    std::vector<std::unique_ptr<Caller>> callers;
+    for (int i = 0; i < 2; ++i) callers.push_back(Hold({{&rule, "k", 1}}));
+    clock_.Advance(callers[0]->grant_time_ns() - 1 - clock_.NowNs());
+    return callers;
+  }
   void AdvanceTo(int64_t to_ns) {
     int64_t next_ns = held_callers_.Advance();
     while (next_ns <= to_ns) {
@@ -52,7 +80,8 @@ class HeldCallersTest : public ::testing::Test {
   store::MemoryStore store_{clock_};
   Limits limits_{store_};
   ManualAlarm alarm_;
-  HeldCallers held_callers_{store_, clock_, limits_, alarm_};
+  TickingClock ticking_{clock_};
+  HeldCallers held_callers_{store_, ticking_, limits_, alarm_};
 };
 
 TEST_F(HeldCallersTest, AnswersEachAtItsGrantTimeInOrder) {
@@ -98,6 +127,67 @@ TEST_F(HeldCallersTest, CallersBehindACancelledOneMoveUp) {
     EXPECT_EQ(callers[i]->answers_, std::vector{HeldOutcome::kGrantTime});
     EXPECT_EQ(callers[i]->answered_ns_, start_ns + seconds[i] * kSecond) << i;
   }
+}
+
+TEST_F(HeldCallersTest, LooksBehindManyOtherCallersInSteps) {
+  const Rule& rule = limits_.Set(1, PerSecond(1));
+  const Rule& other = limits_.Set(2, PerSecond(1000));
+  ASSERT_EQ(Hold({{&rule, "k", 1}}), nullptr);
+  ASSERT_EQ(Hold({{&other, "k", 1}}), nullptr);
+  const int64_t start_ns = clock_.NowNs();
+  const auto first = Hold({{&rule, "k", 1}});
+  const auto second = Hold({{&rule, "k", 1}});
+  // 500 of them are between the two.
+  std::vector<std::unique_ptr<Caller>> others;
+  for (int i = 0; i < 1500; ++i) others.push_back(Hold({{&other, "k", 1}}));
+  ASSERT_EQ(second->grant_time_ns(), start_ns + 2 * kSecond);
+  ASSERT_TRUE(held_callers_.Cancel(first.get()));
+  ticking_.tick_ns_ = HeldCallers::kStepNs / 3;
+  held_callers_.Advance();
+  ticking_.tick_ns_ = 0;
+  EXPECT_EQ(second->grant_time_ns(), start_ns + 2 * kSecond) << "the step ended before";
+  // One arrives, and some leave where the next step goes on.
+  const auto third = Hold({{&rule, "k", 1}});
+  constexpr size_t kPassed = 1000 + 2 * HeldCallers::kPassedPerOperation;
+  for (size_t i = kPassed - 2; i < kPassed + 2; ++i) {
+    EXPECT_TRUE(held_callers_.Cancel(others[i].get()));
+  }
+  AdvanceTo(start_ns + 3 * kSecond);
+  EXPECT_EQ(second->answered_ns_, start_ns + kSecond);
+  EXPECT_EQ(third->answered_ns_, start_ns + 2 * kSecond);
+  for (size_t i = 0; i < others.size(); ++i) {
+    const bool left = i >= kPassed - 2 && i < kPassed + 2;
+    EXPECT_EQ(others[i]->answers_,
+              std::vector{left ? HeldOutcome::kCancelled : HeldOutcome::kGrantTime});
+  }
+  EXPECT_EQ(others.back()->answered_ns_, start_ns + (1500 - 4) * (kSecond / 1000));
+  EXPECT_EQ(testing::Query(store_, rule, "k").waiting, 0u);
+  EXPECT_EQ(testing::Query(store_, other, "k").waiting, 0u);
+  EXPECT_EQ(held_callers_.size(), 0u);
+}
+
+TEST_F(HeldCallersTest, RefundsInSlicesBehindManyPassedBookings) {
+  constexpr uint64_t kBookings = 4000;
+  const auto callers = HoldBehindPassedBookings(kBookings);
+  const int64_t first_ns = callers[0]->grant_time_ns();
+  EXPECT_EQ(held_callers_.Cancel(callers[0].get()), 1u);
+  EXPECT_EQ(callers[0]->answers_, std::vector{HeldOutcome::kCancelled});
+  EXPECT_GT(store_.Stats().bookings, kBookings / 2);
+  EXPECT_LE(alarm_.at_ns_, clock_.NowNs());
+  held_callers_.Advance();
+  EXPECT_EQ(store_.Stats().bookings, 1u);
+  AdvanceTo(first_ns);
+  // It moved up to the grant time of the first.
+  EXPECT_EQ(callers[1]->answered_ns_, first_ns);
+}
+
+TEST_F(HeldCallersTest, DrainRefundsBehindManyPassedBookings) {
+  const auto callers = HoldBehindPassedBookings(4000);
+  // Its refund has begun, that of the other has not.
+  EXPECT_EQ(held_callers_.Cancel(callers[0].get()), 1u);
+  held_callers_.Drain();
+  EXPECT_EQ(callers[1]->answers_, std::vector{HeldOutcome::kDrained});
+  EXPECT_EQ(store_.Stats().bookings, 0u);
 }
 
 TEST_F(HeldCallersTest, RefundsManyCallersThatLeaveAtOnceInAdvance) {
