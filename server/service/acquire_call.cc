@@ -228,7 +228,7 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
     attempt.SetWantReceipt();
     if (*max_wait_ns > 0 && !item.options.hold) {
       status = errors::SlotsNeedHold(path.Field("max_wait"), slots->limit_name);
-    } else if (!item.options.shows_receipt) {
+    } else if (!item.options.can_return_receipt) {
       status =
           errors::SlotsNeedReceipt(path.Element("charges", 0).Field("limit"), slots->limit_name);
     } else if (with_->store.Shared()) {

@@ -221,6 +221,27 @@ def http_pipelining(run):
 
 
 @attack()
+def http_short_queries(run):
+    """HTTP: short requests with a hundred items each, whose answers are ten times as long."""
+    server = run.server()
+    run.begin()
+    query = json.dumps({"buckets": [{"limit": "p1"}] * 135}, separators=(",", ":")).encode()
+    batch = json.dumps({"acquisitions": [{}] * 79}, separators=(",", ":")).encode()
+    requests = post("/v1/query", query) * 20 + post("/v1/acquireBatch", batch) * 20
+    attackers = [connect(server.http) for _ in range(run.n(4))]
+    until = time.monotonic() + 5
+    threads = [threading.Thread(target=flood, args=(one, requests, until)) for one in attackers]
+    for thread in threads:
+        thread.start()
+    honest_requests(run, server, f"{len(attackers)} floods")
+    for thread in threads:
+        thread.join()
+    close(attackers)
+    run.released("after they left")
+    run.end()
+
+
+@attack()
 def http_unread(run):
     """HTTP: watches of busy buckets, and lists of limits, whose answers are never read."""
     server = run.server()

@@ -75,7 +75,7 @@ void CheckHandler::OnRequest(http1::Exchange& exchange) {
   check.call.Reset(service::AcquireCall::Form::kUnary, service::AcquireCall::Utf8::kUnchecked);
   check.call.UseCaller(exchange.caller());
   check.call.DecideInSlices();
-  check.call.BeginAcquisition({.shows_receipt = check.request.body()});
+  check.call.BeginAcquisition({.can_return_receipt = check.request.body()});
   check.call.AddCharge(check.request.limit(), check.request.key(), check.request.permits());
   limiter_.Acquire(
       &check.call, store::kNoDeadline,
@@ -122,10 +122,12 @@ void CheckHandler::Decided(Check& check) {
   if (check.request.body()) {
     common::Buffer encoded;
     transport::EncodeAcquire(call, &encoded);
-    exchange->AddHeader("content-type", "application/json");
-    exchange->body().Append(std::string_view(
+    const std::string json =
         json_.Print({reinterpret_cast<const char*>(encoded.data()), encoded.size()},
-                    *v1::AcquireResponse::descriptor())));
+                    *v1::AcquireResponse::descriptor());
+    exchange->Spend(JsonCodec::PrintUnits(json.size()));
+    exchange->AddHeader("content-type", "application/json");
+    exchange->body().Append(std::string_view(json));
   }
   exchange->Finish();
   check.pool->Give(check);

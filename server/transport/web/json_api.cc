@@ -226,6 +226,7 @@ void JsonApi::AddDataMethods(const Collaborators& with) {
     const MethodDescriptor& rpc = *rpcs.FindMethodByName(name);
     JsonMethod::Options options = {with.json, with.background, rpc};
     if (max_bytes == bounds::kMaxJsonBytes) options.turns = &turns_;
+    options.many_items = max_bytes > bounds::kMaxSmallJsonBytes;
     routes_.push_back({PathOf(rpc),
                        call,
                        {.methods = {http1::Method::kPost}, .max_body_bytes = max_bytes},

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +18,10 @@ namespace {
 constexpr size_t kSmallBytes = 2 << 10;
 // Of a batch: two or three slices of work.
 constexpr size_t kSmallBatchBytes = 256;
-// Bytes of JSON for one unit of work (net::WorkQueue), in both directions.
+// Commas of a small call that may have many items. They stand between the items, so that it has 17
+// at most, and printing the results takes up to 150 us.
+constexpr int64_t kSmallCommas = 16;
+// Bytes of the request for one unit of work (net::WorkQueue).
 constexpr size_t kBytesPerUnit = 8;
 constexpr int64_t kUnits = 100;
 
@@ -55,7 +59,8 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
   call->method_ = this;
   call->home_ = &exchange.loop();
   const size_t small = options_.turns != nullptr ? kSmallBatchBytes : kSmallBytes;
-  const bool here = !options_.always_in_background && bytes <= small;
+  const bool here = !options_.always_in_background && bytes <= small &&
+                    (!options_.many_items || absl::c_count(request.body(), ',') <= kSmallCommas);
   call->work_ = here ? &exchange.loop() : &options_.background;
   call->exchange_ = &exchange;
   call->json_ = request.body();
@@ -125,22 +130,26 @@ void JsonCall::Answer(absl::StatusOr<std::string> response, int http_status) {
   LeaveTurns();
   http1::Answer answer;
   absl::StatusCode code = absl::StatusCode::kOk;
+  int64_t units = 0;
   if (response.ok()) {
     if (http_status != 0) answer.status = http_status;
     answer.content_type = "application/json";
     answer.body = http1::SharedBytes::Of(
         method_->options_.json.Print(*response, *method_->options_.rpc.output_type()));
+    if (!in_background()) units = JsonCodec::PrintUnits(answer.body.size());
   } else {
     code = response.status().code();
     answer = http1::Problem::Of(response.status(), http_status).ToAnswer();
   }
   answer.headers.emplace_back("cache-control", "no-store");
-  net::OnLoop(*home_, [call = shared_from_this(), code, answer = std::move(answer)]() mutable {
-    if (call->exchange_ == nullptr) return;
-    http1::Exchange* const exchange = std::exchange(call->exchange_, nullptr);
-    exchange->CountAs(code);
-    exchange->Finish(std::move(answer));
-  });
+  net::OnLoop(*home_,
+              [call = shared_from_this(), code, units, answer = std::move(answer)]() mutable {
+                if (call->exchange_ == nullptr) return;
+                http1::Exchange* const exchange = std::exchange(call->exchange_, nullptr);
+                exchange->Spend(units);
+                exchange->CountAs(code);
+                exchange->Finish(std::move(answer));
+              });
 }
 
 void JsonCall::EndWithPeer() {

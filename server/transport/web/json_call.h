@@ -1,8 +1,8 @@
 // JsonMethod: an RPC as POST /v1/METHOD, with JSON in both directions (docs/http.md). JsonCall: one
 // call of it.
 //
-// A small call is parsed, decided and printed on its connection's loop. A large one, or one of the
-// control plane, is so on the background loop: no decision waits for it.
+// A small call of few items is parsed, decided and printed on its connection's loop. A large one,
+// or one of the control plane, is so on the background loop: no decision waits for it.
 #ifndef SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
 #define SLUICE_SERVER_TRANSPORT_WEB_JSON_CALL_H_
 
@@ -107,6 +107,8 @@ class JsonMethod : public http1::Handler {
     bool any_content_type = false;
     // Of batches: only so many are begun in the background at a time. Null: the call holds little.
     BackgroundTurns* turns = nullptr;
+    // Whether a call may have hundreds of items, each with a result.
+    bool many_items = false;
   };
   explicit JsonMethod(const Options& options) : options_(options) {}
 

@@ -2,6 +2,8 @@
 #ifndef SLUICE_SERVER_TRANSPORT_WEB_JSON_CODEC_H_
 #define SLUICE_SERVER_TRANSPORT_WEB_JSON_CODEC_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +30,8 @@ class JsonCodec {
 
   // Fields with a default value are written too, absent ones are not.
   std::string Print(std::string_view bytes, const google::protobuf::Descriptor& type) const;
+  // Units of work (net::WorkQueue) that it takes to print so many bytes: about 40 ns each.
+  static int64_t PrintUnits(size_t bytes) { return static_cast<int64_t>(bytes / 3); }
 
  private:
   const std::unique_ptr<google::protobuf::util::TypeResolver> types_;

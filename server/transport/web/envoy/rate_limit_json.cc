@@ -90,7 +90,8 @@ RateLimitJson::RateLimitJson(transport::DescriptorLimiter& limiter, const JsonCo
                   .background = background,
                   .rpc = Rpc(),
                   .always_in_background = false,
-                  .any_content_type = true}),
+                  .any_content_type = true,
+                  .many_items = true}),
       limiter_(limiter) {}
 
 void RateLimitJson::Register(const http1::Gate& gate, http1::RouteTable* routes) {

@@ -50,7 +50,7 @@ class UnaryUseCaseTest : public service::ServiceTest {
   }
   std::string Slot() {
     service::AcquisitionOptions options;
-    options.shows_receipt = true;
+    options.can_return_receipt = true;
     return std::string(Acquire("slots", "k", 1, options).receipt);
   }
   void Begin(const std::string& method, const std::string& request) {

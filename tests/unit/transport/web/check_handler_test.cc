@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/memory_account.h"
 #include "common/net/event_loop.h"
 #include "server/transport/web/access.h"
@@ -45,6 +47,26 @@ class CheckHandlerTest : public service::ServiceTest {
 };
 
 constexpr char kCheck[] = "GET /v1/check?limit=api&key=k HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+TEST_F(CheckHandlerTest, ConnectionPaysForThePrintedBody) {
+  Load({service::PerSecond("api", 1000)});
+  size_t answered[2] = {};  // without a body, and with one
+  for (const int body : {0, 1}) {
+    std::string checks;
+    for (int i = 0; i < 400; ++i) {
+      checks += absl::StrCat("GET /v1/check?limit=api&key=k&body=", body,
+                             " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    }
+    HttpPeer peer(server_);
+    peer.FeedOnce(checks);
+    answered[body] = StatusesOf(peer.stream.output).size();
+    peer.RunTurns();
+    EXPECT_EQ(StatusesOf(peer.Take()), std::vector<std::string>(400, "200"));
+  }
+  EXPECT_GT(answered[1], 0u);
+  // A body has about 200 bytes, and takes 66 units beside the 20 of any check.
+  EXPECT_LT(answered[1], answered[0] / 2);
+}
 
 TEST_F(CheckHandlerTest, GoesOnInTheBackgroundWithMoreThanASliceOfWork) {
   Book(20'000);

@@ -37,14 +37,21 @@ class JsonApiTest : public service::ServiceTest {
  protected:
   JsonApiTest() { api_.Register(access_, &server_.routes); }
 
-  // A batch of `count` times the same acquisition.
-  static std::string Batch(int count, std::string_view acquisition) {
-    std::string body = "{\"acquisitions\":[";
-    for (int i = 0; i < count; ++i)
-      absl::StrAppend(&body, i > 0 ? "," : "", common::ToAbsl(acquisition));
+  // A call with `count` times the same item.
+  static std::string Call(std::string_view method, std::string_view items, int count,
+                          std::string_view item) {
+    std::string body = absl::StrCat("{\"", common::ToAbsl(items), "\":[");
+    for (int i = 0; i < count; ++i) absl::StrAppend(&body, i > 0 ? "," : "", common::ToAbsl(item));
     body += "]}";
-    return absl::StrCat("POST /v1/acquireBatch HTTP/1.1\r\nHost: localhost\r\nContent-Length: ",
-                        body.size(), "\r\nContent-Type: application/json\r\n\r\n", body);
+    return absl::StrCat("POST /v1/", common::ToAbsl(method),
+                        " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(),
+                        "\r\nContent-Type: application/json\r\n\r\n", body);
+  }
+  static std::string Batch(int count, std::string_view acquisition) {
+    return Call("acquireBatch", "acquisitions", count, acquisition);
+  }
+  static std::string Query(int count) {
+    return Call("query", "buckets", count, R"({"limit":"api"})");
   }
   // Runs the background once.
   void Step() {
@@ -63,6 +70,39 @@ class JsonApiTest : public service::ServiceTest {
   Access access_{{.listen = {"127.0.0.1", 0, ""}, .hosts = {}}};
   JsonApi api_{{limiter_, hub_, admin_service_, json_, *background_}, "test"};
 };
+
+TEST_F(JsonApiTest, CallsOfManyItemsAreInTheBackgroundHoweverShort) {
+  Load({service::PerSecond("api", 10)});
+  for (const std::string& few : {Batch(17, "{}"), Query(17)}) {
+    HttpPeer peer(server_);
+    peer.Feed(few);
+    EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+  }
+  std::vector<std::unique_ptr<HttpPeer>> peers;
+  for (const std::string& many : {Batch(18, "{}"), Query(18)}) {
+    peers.push_back(std::make_unique<HttpPeer>(server_));
+    peers.back()->Feed(many);
+    EXPECT_EQ(peers.back()->stream.output, "");
+  }
+  for (const auto& peer : peers) {
+    for (int i = 0; i < 100 && peer->stream.output.empty(); ++i) Step();
+    EXPECT_THAT(StatusesOf(peer->Take()), ElementsAre("200"));
+  }
+}
+
+TEST_F(JsonApiTest, ConnectionPaysForThePrintedAnswers) {
+  Load({service::PerSecond("api", 10)});
+  std::string queries;
+  for (int i = 0; i < 40; ++i) queries += Query(16);
+  HttpPeer peer(server_);
+  peer.FeedOnce(queries);
+  // Each has 3 KB, about 1000 units of the 2048 of a turn. There were two turns.
+  const size_t answered = StatusesOf(peer.stream.output).size();
+  EXPECT_GT(answered, 0u);
+  EXPECT_LT(answered, 10u);
+  peer.RunTurns();
+  EXPECT_EQ(StatusesOf(peer.Take()), std::vector<std::string>(40, "200"));
+}
 
 TEST_F(JsonApiTest, CountsWhatABatchHoldsBetweenItsSlices) {
   // The first is begun on the connection's loop, the second in the background.
