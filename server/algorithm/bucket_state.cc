@@ -43,11 +43,15 @@ BucketState BucketState::FromTat(uint64_t tat) {
 }
 
 bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Moment at,
-                              uint64_t receipt_id, bool* evicted) {
+                              uint64_t receipt_id, bool* evicted, OpenReceipts::Kept kept) {
   if (ConcurrencyState* const slots = MutableSlots(); slots != nullptr) {
     return slots->TryTake(parameters.concurrency, permits, at.now_ns, receipt_id);
   }
   CloseWorthless(parameters, at);
+  const auto kept_of_take = [&] {
+    const OpenReceipts::Kept of_estimate = OpenEstimate(receipt_id, at.now_ns);
+    return kept == OpenReceipts::Kept::kYes ? kept : of_estimate;
+  };
   bool closed_older = false;
   const bool granted = VisitRate(
       Overloaded{[&](TokenBucketState& state) {
@@ -55,9 +59,9 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
                    const uint64_t now_ticks = ToTicks(token, at.now_ns);
                    if (!algorithm::TryTake(token, permits, now_ticks, &state.tat)) return false;
                    if (receipt_id == 0) return true;
-                   closed_older = receipts_.OpenTicks(receipt_id, permits * token.unit_ticks,
-                                                      ShortfallTicks(state.tat, now_ticks),
-                                                      OpenEstimate(receipt_id, at.now_ns));
+                   closed_older =
+                       receipts_.OpenTicks(receipt_id, permits * token.unit_ticks,
+                                           ShortfallTicks(state.tat, now_ticks), kept_of_take());
                    return true;
                  },
                  [&](auto& state) {
@@ -66,8 +70,7 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
                      return false;
                    }
                    if (receipt_id == 0) return true;
-                   closed_older = receipts_.OpenPermits(receipt_id, when, permits,
-                                                        OpenEstimate(receipt_id, at.now_ns));
+                   closed_older = receipts_.OpenPermits(receipt_id, when, permits, kept_of_take());
                    return true;
                  }},
       state_);

@@ -12,7 +12,8 @@
 // A token bucket keeps its fill in proportion: half full of 10 becomes half full of 30. It keeps
 // its debt permit for permit. A full bucket stays full, and it must: a full bucket is the same as
 // none, and a bucket that does not exist is full under any burst. Example: 1/s burst 10 holding 4
-// -> 1/s burst 5 holds 2; owing 3 -> owes 3.
+// -> 1/s burst 5 holds 2; owing 3 -> owes 3. A bucket that stores nothing can only owe: 1/s burst
+// 10 holding 4 -> 1/s burst 0 debt 5 owes 3.
 //
 // Logs and windows keep their counts: 70 of 100 used -> 70 of 80 used.
 //
@@ -88,9 +89,11 @@ class BucketState {
   bool CanTake(const Parameters& parameters, uint64_t permits, Moment at, uint64_t set = 0) const;
 
   // If granted and receipt_id != 0: opens a receipt; slots are held under it. Sets *evicted, if
-  // given, if an older receipt was closed to make room. REQUIRES: receipt_id != 0 for slots.
+  // given, if an older receipt was closed to make room. `kept`: the receipt is kept, as an
+  // estimate's is. REQUIRES: receipt_id != 0 for slots.
   bool TryTake(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id = 0,
-               bool* evicted = nullptr, uint64_t set = 0);
+               bool* evicted = nullptr, uint64_t set = 0,
+               OpenReceipts::Kept kept = OpenReceipts::Kept::kNo);
 
   // A forced debit. Counts the permits as far as the bucket then owes at most max_owed, now and at
   // the grant time of each booking; a log or window counts at most its capacity and max_owed. The
@@ -150,6 +153,9 @@ class BucketState {
 
   // The acquisition can no longer be refunded. Returns whether it could.
   bool CloseReceipt(uint64_t receipt_id) { return receipts_.Drop(receipt_id); }
+
+  // The receipt of a take with Kept::kYes becomes one like any other.
+  void KeepReceiptNoLonger(uint64_t receipt_id) { receipts_.KeepNoLonger(receipt_id); }
 
   // What refunds of all open receipts would give back now. Bookings are not counted.
   Refundable RefundableAt(const Parameters& parameters, Moment at) const;
@@ -265,7 +271,7 @@ class BucketState {
   void MakeFull(const Parameters& parameters, Moment at);
   // As the functions of the same name, without the bookings.
   bool TryTakePast(const Parameters& parameters, uint64_t permits, Moment at, uint64_t receipt_id,
-                   bool* evicted);
+                   bool* evicted, OpenReceipts::Kept kept);
   std::optional<uint64_t> RefundPast(const Parameters& parameters, uint64_t receipt_id,
                                      uint64_t keep, Moment at, uint64_t* when);
   // As Refund, of all but `keep` permits.
@@ -295,7 +301,7 @@ class BucketState {
   auto WithBookings(const Parameters& parameters, Moment at, Use use) const;
 
   AnyState state_;
-  OpenReceipts receipts_;  // those of estimates are kept
+  OpenReceipts receipts_;  // those of estimates, and of takes that say so, are kept
   // Null: there are none.
   std::unique_ptr<Estimates> estimates_;
   // Null: there are no bookings.

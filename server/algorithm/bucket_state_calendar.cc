@@ -165,17 +165,18 @@ bool BucketState::CanTake(const Parameters& parameters, uint64_t permits, Moment
 }
 
 bool BucketState::TryTake(const Parameters& parameters, uint64_t permits, Moment at,
-                          uint64_t receipt_id, bool* evicted, uint64_t set) {
-  if (calendar_ == nullptr) return TryTakePast(parameters, permits, at, receipt_id, evicted);
+                          uint64_t receipt_id, bool* evicted, uint64_t set,
+                          OpenReceipts::Kept kept) {
+  if (calendar_ == nullptr) return TryTakePast(parameters, permits, at, receipt_id, evicted, kept);
   if (!CanTake(parameters, permits, at, set)) return false;
   at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
   if (WindowCalendar* const windows = calendar_->windows(); windows != nullptr) {
     const int64_t until_ns = CountedUntilNs(parameters, at);
-    if (!TryTakePast(parameters, permits, at, receipt_id, evicted)) return false;
+    if (!TryTakePast(parameters, permits, at, receipt_id, evicted, kept)) return false;
     windows->NotePast(static_cast<int64_t>(permits), until_ns);
     return true;
   }
-  if (!TryTakePast(parameters, permits, at, receipt_id, evicted)) return false;
+  if (!TryTakePast(parameters, permits, at, receipt_id, evicted, kept)) return false;
   calendar_->tokens()->SetTat(parameters.token_bucket, tat());
   return true;
 }

@@ -20,17 +20,18 @@ void OpenReceipts::List::Clear() {
 }
 
 bool OpenReceipts::List::Open(const Slot& slot) {
-  bool closed_older = false;
-  if (!slot.kept && not_kept >= common::bounds::kMaxReceiptsPerBucket) {
-    while (!slots[not_kept_head].open || slots[not_kept_head].kept) ++not_kept_head;
-    Close(not_kept_head);
-    closed_older = true;
-  }
+  const bool closes_older = !slot.kept && not_kept >= common::bounds::kMaxReceiptsPerBucket;
+  if (closes_older) CloseOldestNotKept();
   slots.emplace_back();
   Place(slot, slots.size() - 1);
   ++open;
   if (!slot.kept) ++not_kept;
-  return closed_older;
+  return closes_older;
+}
+
+void OpenReceipts::List::CloseOldestNotKept() {
+  while (!slots[not_kept_head].open || slots[not_kept_head].kept) ++not_kept_head;
+  Close(not_kept_head);
 }
 
 void OpenReceipts::List::Place(Slot slot, size_t place) {
@@ -141,6 +142,16 @@ bool OpenReceipts::Drop(uint64_t id) {
   list_->Close(place);
   if (list_->open == 0) list_->Clear();
   return true;
+}
+
+void OpenReceipts::KeepNoLonger(uint64_t id) {
+  if (list_ == nullptr) return;
+  List& list = *list_;
+  const size_t place = list.Find(id);
+  if (place == list.slots.size() || !list.slots[place].kept) return;
+  list.slots[place].kept = false;
+  list.not_kept_head = std::min(list.not_kept_head, static_cast<uint32_t>(place));
+  if (++list.not_kept > common::bounds::kMaxReceiptsPerBucket) list.CloseOldestNotKept();
 }
 
 void OpenReceipts::DropKept() {

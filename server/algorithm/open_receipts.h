@@ -87,6 +87,9 @@ class OpenReceipts {
   }
   // Closes the receipt. Returns whether it was open.
   bool Drop(uint64_t id);
+  // A kept receipt is counted from now on. Closes the oldest that is not kept, which may be this
+  // one, if they are too many.
+  void KeepNoLonger(uint64_t id);
   // Closes all that are kept.
   void DropKept();
 
@@ -180,6 +183,8 @@ class OpenReceipts {
     }
     bool Open(const Slot& slot);
     void Close(size_t place);
+    // REQUIRES: there is one.
+    void CloseOldestNotKept();
     // Appends it, or moves it to that place, which no slot behind it has left.
     void Place(Slot slot, size_t place);
     // The place of an open receipt, or slots.size(). Takes logarithmic time.

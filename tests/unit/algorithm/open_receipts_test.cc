@@ -135,6 +135,26 @@ TEST(OpenReceiptsTest, KeptReceiptsAreNotClosedForOthers) {
   EXPECT_EQ(receipts.RefundTicks(1), 1u);
 }
 
+TEST(OpenReceiptsTest, ReceiptsKeptNoLongerAreClosedForOthers) {
+  OpenReceipts receipts;
+  for (uint64_t id = 1; id <= kMaxReceiptsPerBucket + 1; ++id) {
+    receipts.OpenTicks(id, 1, id, OpenReceipts::Kept::kYes);
+  }
+  for (uint64_t id = kMaxReceiptsPerBucket + 1; id > 1; --id) receipts.KeepNoLonger(id);
+  EXPECT_EQ(receipts.size(), kMaxReceiptsPerBucket + 1);
+  EXPECT_EQ(receipts.kept(), 1u);
+  // One more than there may be, and the oldest.
+  receipts.KeepNoLonger(1);
+  EXPECT_EQ(receipts.size(), kMaxReceiptsPerBucket);
+  EXPECT_EQ(receipts.kept(), 0u);
+  EXPECT_EQ(receipts.RefundTicks(1), std::nullopt);
+  receipts.KeepNoLonger(2);
+  EXPECT_TRUE(
+      receipts.OpenTicks(kMaxReceiptsPerBucket + 2, 1, /*shortfall=*/kMaxReceiptsPerBucket + 2));
+  EXPECT_EQ(receipts.RefundTicks(2), std::nullopt);
+  EXPECT_EQ(receipts.RefundTicks(3), 1u);
+}
+
 // The essay, without steps: each event changes every receipt that it concerns.
 class SlowReceipts {
  public:

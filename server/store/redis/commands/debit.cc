@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "server/store/redis/commands/operations.h"
@@ -28,21 +29,19 @@ class DebitCommand final : public BucketOperation {
     const int64_t now_ns = numbers.NextTime();
     const BucketNumbers after = NextBucket(&numbers);
     if (!numbers.Good()) return Handled::kMalformed;
-    const algorithm::Parameters& parameters = parameters_of(0);
-    result_.known = true;
-    result_.level = LevelOf(parameters, after, now_ns, FloorOf(token, 0));
-    const int64_t owed =
-        parameters.kind == algorithm::Kind::kTokenBucket
-            ? -result_.level.remaining - static_cast<int64_t>(parameters.token_bucket.debt)
-            : after[0] - static_cast<int64_t>(algorithm::Capacity(parameters));
-    result_.over = owed <= 0 ? 0 : std::min(static_cast<uint64_t>(owed), permits_);
+    OnTaken(LevelOf(parameters_of(0), after, now_ns, FloorOf(token, 0)));
     done_(result_);
     return Handled::kDone;
   }
 
-  // A bucket that got bookings before its limit was given its sharing. Takes what fits beside the
-  // bookings, which stand.
+  // The script refused the bucket. Does the same; but of a bucket that got bookings before its
+  // limit was given its sharing, takes what fits beside the bookings, which stand.
   void Decide(absl::Span<OpenBucket> open, int64_t now_ns) override {
+    if (open[0].bookings() == 0) {
+      constexpr uint64_t kAnyOwed = std::numeric_limits<uint64_t>::max();
+      open[0].Force(permits_, kAnyOwed, now_ns, /*receipt_id=*/0);
+      return OnTaken(open[0].LevelAt(now_ns));
+    }
     result_.known = true;
     const int64_t holds = open[0].LevelAt(now_ns).remaining;
     uint64_t fits = holds <= 0 ? 0 : std::min(static_cast<uint64_t>(holds), permits_);
@@ -53,6 +52,14 @@ class DebitCommand final : public BucketOperation {
   }
   void OnDecided() override { done_(result_); }
   void OnUnavailable(bool) override { done_({}); }
+
+  // All permits were taken, and left this level.
+  void OnTaken(const BucketLevel& level) {
+    result_.known = true;
+    result_.level = level;
+    const int64_t owed = -level.remaining - static_cast<int64_t>(algorithm::Debt(parameters_of(0)));
+    result_.over = owed <= 0 ? 0 : std::min(static_cast<uint64_t>(owed), permits_);
+  }
 
   const uint64_t permits_;
   Done done_;

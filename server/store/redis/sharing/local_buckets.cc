@@ -187,7 +187,7 @@ BucketLevel LocalBuckets::LevelOf(const Bucket& bucket, const ShareHistory& hist
 
 // Locks are taken in the order of the stripes.
 Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t receipt_id,
-                              int64_t* retry_after_ns) {
+                              int64_t* retry_after_ns, Kept kept) {
   std::vector<Held> held(parts.size());
   std::vector<Stripe*> stripes;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -203,7 +203,7 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
   Outcome outcome = Outcome::kUnavailable;
   if (open) {
     FindOrMake(parts, absl::MakeSpan(held));
-    outcome = Decide(parts, absl::MakeSpan(held), at, receipt_id, retry_after_ns);
+    outcome = Decide(parts, absl::MakeSpan(held), at, receipt_id, retry_after_ns, kept);
   }
   for (Stripe* stripe : stripes) stripe->mu.Unlock();
   return outcome;
@@ -227,16 +227,19 @@ void LocalBuckets::FindOrMake(absl::Span<const Part> parts, absl::Span<Held> hel
 }
 
 Outcome LocalBuckets::Decide(absl::Span<const Part> parts, absl::Span<Held> held, Moment at,
-                             uint64_t receipt_id, int64_t* retry_after_ns) {
+                             uint64_t receipt_id, int64_t* retry_after_ns, Kept kept) {
   Outcome outcome = Outcome::kGranted;
   *retry_after_ns = 0;
   for (size_t i = 0; i < held.size(); ++i) {
     const Part& part = parts[i];
     ChargeResult& result = *part.result;
     result = {};
+    const bool shadow = part.rule->rule->shadow;
     if (held[i].bucket == nullptr) {
-      result.reason = Reason::kOverflow;
-      if (!part.rule->rule->shadow) outcome = Outcome::kDenied;
+      result.reason = shadow ? Reason::kShadowDenied : Reason::kOverflow;
+      if (shadow) continue;
+      *retry_after_ns = std::max(*retry_after_ns, kOverflowRetryNs);
+      outcome = Outcome::kDenied;
       continue;
     }
     Bucket& bucket = *held[i].bucket;
@@ -245,7 +248,7 @@ Outcome LocalBuckets::Decide(absl::Span<const Part> parts, absl::Span<Held> held
                    part.permits <= algorithm::MaxGrant(*bucket.parameters) &&
                    bucket.state.CanTake(*bucket.parameters, part.permits, at);
     if (held[i].fits) continue;
-    if (part.rule->rule->shadow) {
+    if (shadow) {
       result.reason = Reason::kShadowDenied;
     } else {
       result.reason = WhyNot(part, bucket, at, retry_after_ns);
@@ -257,7 +260,8 @@ Outcome LocalBuckets::Decide(absl::Span<const Part> parts, absl::Span<Held> held
     Bucket& bucket = *held[i].bucket;
     if (outcome == Outcome::kGranted && held[i].fits) {
       // NOLINTNEXTLINE(bugprone-unchecked-optional-access): a bucket in which permits fit has them
-      bucket.state.TryTake(*bucket.parameters, parts[i].permits, at, receipt_id);
+      bucket.state.TryTake(*bucket.parameters, parts[i].permits, at, receipt_id,
+                           /*evicted=*/nullptr, /*set=*/0, kept);
       bucket.granted += parts[i].permits;
     }
     parts[i].result->level = LevelOf(bucket, *parts[i].history, at);
@@ -306,6 +310,19 @@ std::optional<uint64_t> LocalBuckets::Refund(const Rule& rule, std::string_view 
                       bucket->granted -= std::min(bucket->granted, given.value_or(0));
                       return given;
                     });
+}
+
+void LocalBuckets::CloseReceipt(const Rule& rule, std::string_view key, uint64_t receipt_id) {
+  WithBucket({rule.limit_id, std::string(key)}, [&](Bucket* bucket) {
+    if (bucket != nullptr) bucket->state.CloseReceipt(receipt_id);
+  });
+}
+
+void LocalBuckets::KeepReceiptNoLonger(const Rule& rule, std::string_view key,
+                                       uint64_t receipt_id) {
+  WithBucket({rule.limit_id, std::string(key)}, [&](Bucket* bucket) {
+    if (bucket != nullptr) bucket->state.KeepReceiptNoLonger(receipt_id);
+  });
 }
 
 bool LocalBuckets::Forget(const Rule& rule, std::string_view key) {

@@ -47,6 +47,8 @@ std::optional<algorithm::Parameters> ShareOf(const algorithm::Parameters& whole,
 
 class LocalBuckets {
  public:
+  using Kept = algorithm::OpenReceipts::Kept;
+
   // A charge, its rule as registered, and where its result goes.
   struct Part {
     std::shared_ptr<const RuleEntry> rule;
@@ -72,10 +74,11 @@ class LocalBuckets {
 
   // All or none. kGranted, kDenied, kStaleRule, kUnavailable (see SetOpen). Sets *retry_after_ns if
   // denied; for more permits than the share can hold (Reason::kShareTooSmall), to when the share
-  // may have changed. Opens a receipt in each bucket if receipt_id is not 0. REQUIRES: parts of
-  // different buckets.
+  // may have changed. Opens a receipt in each bucket if receipt_id is not 0. `kept`: others do not
+  // displace it; the caller bounds such receipts, and ends each by CloseReceipt or
+  // KeepReceiptNoLonger. REQUIRES: parts of different buckets.
   Outcome Acquire(absl::Span<const Part> parts, algorithm::Moment at, uint64_t receipt_id,
-                  int64_t* retry_after_ns) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+                  int64_t* retry_after_ns, Kept kept = Kept::kNo) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // Changes nothing. Returns whether the bucket exists.
   bool Query(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
@@ -85,6 +88,12 @@ class LocalBuckets {
   // Returns the whole permits given back; nullopt: there is no such open receipt.
   std::optional<uint64_t> Refund(const Rule& rule, std::string_view key, uint64_t receipt_id,
                                  algorithm::Moment at);
+
+  // The acquisition can no longer be refunded.
+  void CloseReceipt(const Rule& rule, std::string_view key, uint64_t receipt_id);
+
+  // A kept receipt becomes one like any other.
+  void KeepReceiptNoLonger(const Rule& rule, std::string_view key, uint64_t receipt_id);
 
   // Drops the bucket. Returns whether it existed.
   bool Forget(const Rule& rule, std::string_view key);
@@ -138,7 +147,7 @@ class LocalBuckets {
                   absl::Span<Held> held) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // The same as Acquire, with all stripes locked.
   Outcome Decide(absl::Span<const Part> parts, absl::Span<Held> held, algorithm::Moment at,
-                 uint64_t receipt_id, int64_t* retry_after_ns);
+                 uint64_t receipt_id, int64_t* retry_after_ns, Kept kept);
   // A bucket does not hold the permits: returns why, and raises *retry_after_ns.
   static Reason WhyNot(const Part& part, const Bucket& bucket, algorithm::Moment at,
                        int64_t* retry_after_ns);

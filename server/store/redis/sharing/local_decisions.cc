@@ -76,11 +76,9 @@ class LocalDecisions::PartlyLocal final : private AcquireOperation {
     acquisition.may_be_debited = rest_.may_be_debited;
     acquisition.now_ns = rest_.now_ns != 0 ? rest_.now_ns : acquisition.now_ns;
     acquisition.source = rest_.source == Source::kStore ? Source::kLocal : rest_.source;
-    if (rest_.outcome != Outcome::kGranted) {
-      local_.GiveBackSplit(acquisition, places_.split, receipt_id_);
-    } else if (acquisition.want_receipt) {
-      acquisition.receipt_id = receipt_id_;
-    }
+    const bool granted = rest_.outcome == Outcome::kGranted;
+    if (granted && acquisition.want_receipt) acquisition.receipt_id = receipt_id_;
+    local_.EndSplit(acquisition, places_.split, receipt_id_, granted);
     local_.context_.acquires().Answer(caller_, rest_.outcome);
   }
 
@@ -142,7 +140,10 @@ bool LocalDecisions::AcquireByShare(Caller& caller) {
       : caller.pending->receipt_id != 0 ? caller.pending->receipt_id
                                         : context_.ids().NewReceipt();
   if (!places.split.empty()) {
-    const Outcome outcome = DecideSplit(acquisition, places.split, *view, receipt_id);
+    // Until the others are decided it may have to be given back. Such acquisitions are bounded, as
+    // callers that wait for Redis are.
+    const auto kept = places.other.empty() ? LocalBuckets::Kept::kNo : LocalBuckets::Kept::kYes;
+    const Outcome outcome = DecideSplit(acquisition, places.split, *view, receipt_id, kept);
     if (outcome != Outcome::kGranted || places.other.empty()) {
       if (outcome == Outcome::kGranted && acquisition.want_receipt) {
         acquisition.receipt_id = receipt_id;
@@ -156,15 +157,14 @@ bool LocalDecisions::AcquireByShare(Caller& caller) {
     return true;
   }
   const Outcome outcome = DecideUnavailable(acquisition, places.other, *view);
-  if (outcome != Outcome::kGranted && !places.split.empty()) {
-    GiveBackSplit(acquisition, places.split, receipt_id);
-  }
+  EndSplit(acquisition, places.split, receipt_id, outcome == Outcome::kGranted);
   acquires.Answer(caller, outcome);
   return true;
 }
 
 Outcome LocalDecisions::DecideSplit(Acquisition& acquisition, absl::Span<const size_t> places,
-                                    const NodeRegistry::View& view, uint64_t receipt_id) {
+                                    const NodeRegistry::View& view, uint64_t receipt_id,
+                                    LocalBuckets::Kept kept) {
   const algorithm::Moment at = Now();
   acquisition.source = Source::kLocal;
   acquisition.now_ns = at.wall_ns;
@@ -191,7 +191,7 @@ Outcome LocalDecisions::DecideSplit(Acquisition& acquisition, absl::Span<const s
     parts.push_back(
         {context_.EntryOf(rule), charge.key, charge.permits, &result, &HistoryOf(view, rule)});
   }
-  return state_.split.Acquire(parts, at, receipt_id, &acquisition.retry_after_ns);
+  return state_.split.Acquire(parts, at, receipt_id, &acquisition.retry_after_ns, kept);
 }
 
 Outcome LocalDecisions::DecideUnavailable(Acquisition& acquisition, absl::Span<const size_t> places,
@@ -225,12 +225,17 @@ Outcome LocalDecisions::DecideUnavailable(Acquisition& acquisition, absl::Span<c
   return outcome;
 }
 
-void LocalDecisions::GiveBackSplit(const Acquisition& acquisition, absl::Span<const size_t> places,
-                                   uint64_t receipt_id) {
+void LocalDecisions::EndSplit(const Acquisition& acquisition, absl::Span<const size_t> places,
+                              uint64_t receipt_id, bool granted) {
   const algorithm::Moment at = Now();
   for (const size_t place : places) {
     const Charge& charge = acquisition.charges[place];
-    state_.split.Refund(*charge.rule, charge.key, receipt_id, at);
+    if (!granted) state_.split.Refund(*charge.rule, charge.key, receipt_id, at);
+    if (granted && acquisition.receipt_id != 0) {
+      state_.split.KeepReceiptNoLonger(*charge.rule, charge.key, receipt_id);
+    } else {
+      state_.split.CloseReceipt(*charge.rule, charge.key, receipt_id);
+    }
   }
 }
 
@@ -325,12 +330,14 @@ bool LocalDecisions::Refund(RefundOperation* operation) {
     operation->refunded[place] = *permits;
   }
   if (!places.other.empty()) {
-    // Redis refunds the rest.
-    remote_.Begin(new RefundPart(*operation, std::move(places.other),
-                                 [operation, given](RefundOutcome outcome) {
-                                   operation->outcome = given ? RefundOutcome::kRefunded : outcome;
-                                   operation->Done();
-                                 }));
+    // Redis refunds the rest. A caller that repeats it gets what is left, and nothing twice.
+    remote_.Begin(new RefundPart(
+        *operation, std::move(places.other), [operation, given](RefundOutcome outcome) {
+          const bool to_repeat =
+              outcome == RefundOutcome::kUnavailable || outcome == RefundOutcome::kStaleRule;
+          operation->outcome = given && !to_repeat ? RefundOutcome::kRefunded : outcome;
+          operation->Done();
+        }));
     return true;
   }
   if (given) {

@@ -55,15 +55,17 @@ class LocalDecisions {
   algorithm::Moment Now() const;
   bool AcquireByShare(Caller& caller);
   bool AcquireRelaxed(Caller& caller);
-  // By the share of split limits, of which `places` are charges. Opens a receipt if it is not 0.
+  // By the share of split limits, of which `places` are charges. Opens a receipt if it is not 0;
+  // `kept`: EndSplit must follow if it is granted.
   Outcome DecideSplit(Acquisition& acquisition, absl::Span<const size_t> places,
-                      const NodeRegistry::View& view, uint64_t receipt_id);
+                      const NodeRegistry::View& view, uint64_t receipt_id, LocalBuckets::Kept kept);
   // While Redis is unavailable, by on_store_failure of the charges at `places`.
   Outcome DecideUnavailable(Acquisition& acquisition, absl::Span<const size_t> places,
                             const NodeRegistry::View& view);
-  // Gives back what DecideSplit took.
-  void GiveBackSplit(const Acquisition& acquisition, absl::Span<const size_t> places,
-                     uint64_t receipt_id);
+  // The other charges were decided. Gives back what DecideSplit took, unless they were granted.
+  // Leaves the receipt open only if the acquisition has it.
+  void EndSplit(const Acquisition& acquisition, absl::Span<const size_t> places,
+                uint64_t receipt_id, bool granted);
   void Debit(RelaxedBuckets::Key& key);
 
   CommandContext& context_;
