@@ -46,12 +46,15 @@ uint64_t ConvertTat(const TokenBucket& from, const TokenBucket& to, uint64_t tat
   const uint64_t now_ticks = ToTicks(to, now_ns);
   if (lacking == 0) return now_ticks;
   const uint64_t stored = std::min(lacking, from.burst_ticks);
-  const uint64_t owed = lacking - stored;
-  Uint128 lacks = to.burst_ticks;
-  if (stored < from.burst_ticks) {
-    lacks = Scaled(stored, to.burst_ticks, from.burst_ticks);
+  const Uint128 owed = Scaled(lacking - stored, to.unit_ticks, from.unit_ticks);
+  Uint128 lacks = to.burst_ticks + owed;
+  if (to.burst_ticks == 0 && stored > 0) {
+    // A bucket that stores nothing can only owe. Not the sum: it would grow with each conversion
+    // there and back.
+    lacks = std::max(owed, Scaled(stored, to.debt_ticks, from.burst_ticks));
+  } else if (stored < from.burst_ticks) {
+    lacks = Scaled(stored, to.burst_ticks, from.burst_ticks) + owed;
   }
-  lacks += Scaled(owed, to.unit_ticks, from.unit_ticks);
   return static_cast<uint64_t>(std::min<Uint128>(now_ticks + lacks, kMaxTat));
 }
 

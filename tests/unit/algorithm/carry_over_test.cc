@@ -44,6 +44,37 @@ TEST(CarryOverTest, TokenBucketKeepsItsDebt) {
   EXPECT_EQ(bucket.EarliestNs(to, 4, At(kSecond)), kSecond + 30'000'000);
 }
 
+// Else the way back would make it full.
+TEST(CarryOverTest, BucketThatStoresNothingOwesWhatWasUsed) {
+  const Parameters stores = *MakeTokenBucket({1, kSecond}, 10, 0);
+  const Parameters paces = *MakeTokenBucket({1, kSecond}, 0, 5);
+  BucketState bucket(stores);
+  ASSERT_TRUE(bucket.TryTake(stores, 6, At(kSecond)));
+  bucket.Convert(stores, paces, At(kSecond));
+  EXPECT_EQ(bucket.LevelAt(paces, At(kSecond)).remaining, -3);
+  bucket = BucketState(stores);
+  ASSERT_TRUE(bucket.TryTake(stores, 10, At(kSecond)));
+  // As two nodes do whose limits files differ: it does not owe more each time.
+  for (int round = 0; round < 3; ++round) {
+    bucket.Convert(stores, paces, At(kSecond));
+    EXPECT_EQ(bucket.LevelAt(paces, At(kSecond)).remaining, -5) << round;
+    EXPECT_FALSE(bucket.CanTake(paces, 1, At(kSecond))) << round;
+    bucket.Convert(paces, stores, At(kSecond));
+    EXPECT_EQ(bucket.LevelAt(stores, At(kSecond)).remaining, -5) << round;
+    EXPECT_FALSE(bucket.CanTake(stores, 1, At(kSecond))) << round;
+  }
+}
+
+// What is owed beyond what was stored stays owed.
+TEST(CarryOverTest, BucketThatStoresNothingKeepsADebtAsItWas) {
+  const Parameters stores = *MakeTokenBucket({1, kSecond}, 10, 8);
+  const Parameters paces = *MakeTokenBucket({1, kSecond}, 0, 5);
+  BucketState bucket(stores);
+  ASSERT_TRUE(bucket.TryTake(stores, 17, At(kSecond)));
+  bucket.Convert(stores, paces, At(kSecond));
+  EXPECT_EQ(bucket.LevelAt(paces, At(kSecond)).remaining, -7);
+}
+
 TEST(CarryOverTest, FullBucketStaysFull) {
   const Parameters from = *MakeTokenBucket({1, kSecond}, 10, 0);
   const Parameters to = *MakeTokenBucket({1, kSecond}, 1000, 0);
@@ -197,13 +228,15 @@ RC_GTEST_PROP(CarryOverPropertyTest, ChangesNeverAddPermits, ()) {
   const Level after = bucket.LevelAt(to, At(now));
 
   if (from.kind == Kind::kTokenBucket) {
-    // In exact ticks: lacking / burst does not fall (but by the rounding of a raise).
+    // In exact ticks: lacking / burst does not fall (but by the rounding of a raise). What stores
+    // nothing owes the same part of its debt.
     const TokenBucket& a = from.token_bucket;
     const TokenBucket& b = to.token_bucket;
     const Wide lacked = ShortfallTicks(tat_before, ToTicks(a, now));
     const Wide lacks = ShortfallTicks(bucket.tat(), ToTicks(b, now));
+    const uint64_t most = b.burst != 0 ? b.burst_ticks : b.debt_ticks;
     if (lacked <= static_cast<Wide>(a.burst_ticks)) {
-      if (lacked > 0) RC_ASSERT((lacks + 1) * a.burst_ticks > lacked * b.burst_ticks - 1);
+      if (lacked > 0) RC_ASSERT((lacks + 1) * a.burst_ticks > lacked * most - 1);
       RC_ASSERT(lacked > 0 || lacks == 0);
     } else if (bucket.tat() < kMaxTat) {
       RC_ASSERT((lacks + 2 - b.burst_ticks) * a.unit_ticks >=
