@@ -9,9 +9,9 @@
 // A check (0 hits) queries the bucket. Negative hits are given back, where windows count them.
 //
 // Kuadrant's Reserve is one acquisition of all buckets that its descriptors lead to, with
-// settle_within; its reservation_id is the receipt. Commit settles that. What it cannot settle it
-// counts by a forced debit, so that no use is lost. In both a bucket counts once, however many
-// descriptors lead to it.
+// settle_within; its reservation_id is the receipt. Commit settles that. What it cannot settle, and
+// what the reservation lacks, it counts by a forced debit, so that no use is lost. In both a bucket
+// counts once, however many descriptors lead to it.
 //
 // A transport keeps DescriptorCalls and reuses them: once its vectors have grown, a call makes no
 // heap allocation, except for metadata, the text of an error, and new names of counters.
@@ -168,7 +168,7 @@ class DescriptorCall final {
 
   // Start -> Decide -> PlanAll -> Send -> SendDebits -> the store -> Debited -> SendChecks -> the
   // store -> Checked -> Finish -> DoneFn, where
-  //   - Decide settles a reservation first, and ends with that (Settled) unless it is unknown;
+  //   - Decide settles a reservation first (Settled); PlanAll then has what that did not settle;
   //   - PlanAll asks the store before it goes on to Send (Probed), for stop_when_over;
   //   - Settled, Probed, Debited and Checked call DoneFn if the store left some for the next slice:
   //     Continue -> the store -> the same again;
@@ -192,6 +192,8 @@ class DescriptorCall final {
   // Settles the reservation of a Commit. False: there is none, or it is of other buckets.
   bool Settle();
   bool IsOfReservation(const service::Receipt& receipt) const;
+  // Whether the reservation has the item's bucket. REQUIRES: it was settled; the item has a limit.
+  bool IsReserved(const Item& item) const;
   void Settled();
   // Issues the reservation_id, and counts what became of the call.
   void EndReservation();

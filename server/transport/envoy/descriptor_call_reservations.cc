@@ -33,7 +33,8 @@ void DescriptorCall::PlanReservation(size_t d, const store::Rule& rule) {
   Item& item = items_[d];
   if (method_ == Method::kCommit) {
     item.hits = std::min(request_.amount, bounds::kMaxEnvoyHits);
-    item.way = item.hits == 0 ? Way::kDecided : Way::kDebit;
+    const bool settled = settling_ == Settling::kSettled && IsReserved(item);
+    item.way = item.hits == 0 || settled ? Way::kDecided : Way::kDebit;
   } else {
     const uint64_t limit =
         std::min<uint64_t>(algorithm::MaxGrant(rule.parameters), statuses_[d].requests_per_unit);
@@ -106,6 +107,15 @@ bool DescriptorCall::IsOfReservation(const service::Receipt& receipt) const {
                      });
 }
 
+bool DescriptorCall::IsReserved(const Item& item) const {
+  const service::SettleCall::Result& result = settle_->result(0);
+  for (size_t c = result.first_charge; c < result.first_charge + result.charges; ++c) {
+    const service::SettledCharge& charge = settle_->charge(c);
+    if (item.limit->name() == charge.limit && item.key->view() == charge.key) return true;
+  }
+  return false;
+}
+
 void DescriptorCall::Settled() {
   if (!with_->service.store.Shared()) slice_cost_ += settle_->slice_cost();
   if (settle_->more()) return EndSlice(Left::kSettlement);
@@ -124,7 +134,9 @@ void DescriptorCall::Settled() {
         "reservation_id: it was committed before with another actual_amount; nothing was changed"));
   }
   settling_ = Settling::kSettled;
-  Finish();
+  // The reservation may lack a counter: of a limit that is new, or of a descriptor that Reserve did
+  // not have.
+  PlanAll();
 }
 
 void DescriptorCall::EndReservation() {

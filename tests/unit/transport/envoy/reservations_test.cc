@@ -337,6 +337,35 @@ TEST_F(ReservationTest, ReloadBetweenReserveAndCommitLosesNothing) {
   EXPECT_EQ(Left(kB), "O2 OK");
 }
 
+TEST_F(ReservationTest, CommitCountsWhatTheReservationLacks) {
+  const Asked added = {{{"added", "1"}}};
+  Configure({Configured("k", "", 20, envoy::Unit::kDay)});
+  EXPECT_EQ(Reserve({kA, added}, 8), "OK");
+  Configure(
+      {Configured("k", "", 20, envoy::Unit::kDay), Configured("added", "", 20, envoy::Unit::kDay)});
+  EXPECT_EQ(Commit({kA, added}, id_, 3), "OK");
+  EXPECT_EQ(Left(kA), "O17 OK");
+  EXPECT_EQ(Left(added), "O17 OK") << "its limit is newer than the reservation";
+  // Of descriptors that Commit alone has.
+  EXPECT_EQ(Reserve({kB}, 8), "OK");
+  std::string id = id_;
+  EXPECT_EQ(Commit({kB, added, added}, id, 4), "OK");
+  EXPECT_EQ(Left(kB), "O16 OK");
+  EXPECT_EQ(Left(added), "O13 OK");
+  EXPECT_EQ(Commit({kB, added}, id, 4), "OK");
+  EXPECT_EQ(Left(kB), "O16 OK");
+  EXPECT_EQ(Left(added), "O9 OK") << "counted again, as by Report";
+  // After the end of the ttl.
+  EXPECT_EQ(Reserve({kB}, 6, {.seconds = 1}), "OK");
+  id = id_;
+  clock_.Advance(2 * kSecond);
+  EXPECT_EQ(Commit({kB, added}, id, 7), "OK");
+  EXPECT_EQ(Left(kB), "O9 OK");
+  EXPECT_EQ(Left(added), "O2 OK");
+  EXPECT_EQ(limiter().counters().Calls().committed, 4u);
+  EXPECT_EQ(limiter().counters().Calls().reported, 0u);
+}
+
 TEST_F(ReservationTest, RandomReservationsKeepTheLimitAndCountWhatWasUsed) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
