@@ -8,7 +8,7 @@ namespace {
 uint32_t IndexOf(std::vector<std::string>& names, const std::string& name, size_t most) {
   const auto it = std::find(names.begin(), names.end(), name);
   if (it != names.end()) return static_cast<uint32_t>(it - names.begin());
-  // All names are given at start-up. A name too many shares the counters of the last one.
+  // The program knows all names. One too many shares the counters of the last one.
   if (names.size() == most) return static_cast<uint32_t>(most - 1);
   names.push_back(name);
   return static_cast<uint32_t>(names.size() - 1);

@@ -105,7 +105,7 @@ enum class Step : uint8_t {
   kInput,   // one descriptor was ready: reading, and what the input asks for, within a turn
   kTurn,    // a connection went on with work that did not fit its last turn
   kTask,    // up to 16 tasks that other threads posted
-  kTimer,   // timers that were due, up to 64
+  kTimer,   // up to 8 timers that were due
   kOutput,  // up to 16 streams sent their output
 };
 inline constexpr std::array<const char*, 5> kStepNames{"input", "turn", "task", "timer", "output"};
@@ -126,8 +126,10 @@ struct MetricsSnapshot {
 // Thread-safe.
 class Metrics {
  public:
-  static constexpr size_t kMaxMethods = 64;
-  static constexpr size_t kMaxTransports = 4;
+  // More names than a server has: each call has one over gRPC and one over HTTP.
+  static constexpr size_t kMaxMethods = 128;
+  // data, admin, http, metrics, ratelimit, ratelimit_http, ratelimit_debug.
+  static constexpr size_t kMaxTransports = 8;
 
   // One thread's counters. Its methods are for that thread; any thread may read the counters.
   class Shard {
@@ -168,10 +170,10 @@ class Metrics {
     std::array<Histogram, kStepNames.size()> steps_;
   };
 
-  // At start-up: "/sluice.v1.RateLimiter/Acquire" -> index. The same name gives the same index.
-  // REQUIRES: at most kMaxMethods names.
+  // "/sluice.v1.RateLimiter/Acquire" -> index. The same name gives the same index. Of more than
+  // kMaxMethods names, the last share an index.
   uint32_t AddMethod(const std::string& name);
-  // Names a server, as "data" or "admin".
+  // The same for the port of a server, as "data" or "admin", and kMaxTransports.
   uint32_t AddTransport(const std::string& name);
 
   // The calling thread's shard.

@@ -64,6 +64,15 @@ TEST(MetricsTest, SumsNeverFallWhileThreadsCount) {
   thread.join();
 }
 
+TEST(MetricsTest, EachPortHasItsOwnCounters) {
+  Metrics metrics;
+  uint32_t expected = 0;
+  for (const char* port :
+       {"data", "admin", "http", "metrics", "ratelimit", "ratelimit_http", "ratelimit_debug"}) {
+    EXPECT_EQ(metrics.AddTransport(port), expected++) << port;
+  }
+}
+
 TEST(MetricsTest, SeparatesTheMetricsOfOneThread) {
   Metrics a;
   Metrics b;
