@@ -104,27 +104,30 @@ inline constexpr uint32_t kMaxStreamsPerConnection = 1024;
 // Bytes of answers that the peer has not taken: small, since hundreds of peers may take none, and
 // large enough for several of the largest usual batches (4096 acquisitions, 100 KB).
 inline constexpr size_t kMaxConnectionUnsentBytes = size_t{1} << 20;
-// Of all connections of a port, divided between its event loops. Above, a connection waits that has
-// more than the minimum: it goes on when its own peer takes answers, so one that reads is served.
+// The same of all connections of a port, divided between its event loops. Above, a connection waits
+// that has more than the minimum: it goes on when its own peer takes answers, so one that reads is
+// served.
 inline constexpr size_t kMaxPortUnsentBytes = size_t{32} << 20;
 inline constexpr size_t kMinConnectionUnsentBytes = size_t{64} << 10;
 // Bytes of decoded calls that a shared store has not decided: several of the largest usual batches,
 // 1.2 MB each, so that they are decided together.
 inline constexpr size_t kMaxConnectionPendingBytes = size_t{8} << 20;
 
-// Bytes of requests that are not complete. They cannot wait, since only reading completes them:
-// above, calls are refused. Of one connection: two of the largest messages.
+// Bytes of a connection's requests that are not complete: two of the largest messages. They cannot
+// wait, since only reading completes them: above, calls are refused.
 inline constexpr size_t kMaxConnectionRequestBytes = size_t{8} << 20;
-// Of all connections of the data port, divided between its event loops.
+// The same of all connections of the data port, divided between its event loops.
 inline constexpr size_t kMaxPortRequestBytes = size_t{64} << 20;
-// Of one connection, while the others have taken all of that: enough for small calls.
+// What a connection may have while those of the port are at kMaxPortRequestBytes: enough for small
+// calls.
 inline constexpr size_t kMinConnectionRequestBytes = size_t{64} << 10;
 
 // Bytes of the watches of one connection: two of the largest, or hundreds of small ones.
 inline constexpr size_t kMaxConnectionWatchBytes = size_t{512} << 10;
-// Of all connections of the data port, divided between its event loops.
+// The same of all connections of the data port, divided between its event loops.
 inline constexpr size_t kMaxPortWatchBytes = size_t{32} << 20;
-// Of one connection, while the others have taken all of that: some dozens of buckets.
+// What a connection may have while those of the port are at kMaxPortWatchBytes: some dozens of
+// buckets.
 inline constexpr size_t kMinConnectionWatchBytes = size_t{16} << 10;
 
 // How long a peer may take none of its answers, unless --stall_timeout says otherwise.
@@ -246,7 +249,7 @@ inline constexpr int64_t kMaxUtcOffsetNs = int64_t{24} * 3600 * 1'000'000'000;
 inline constexpr uint64_t kMaxMinKeys = uint64_t{1} << 32;
 
 // Limits that have time series of their own in /metrics; the others are summed. Each has four or
-// more, so that one server has 40,000 at most: about 60 ms of CPU for a scrape, and 100 MB of a
+// more, so that one server has 40,000 at most: about 40 ms of CPU for a scrape, and 100 MB of a
 // Prometheus.
 inline constexpr uint32_t kMaxMetricLimits = 10'000;
 

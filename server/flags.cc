@@ -651,9 +651,10 @@ std::string FlagsHelp() {
       "An ADDRESS is HOST:PORT, [IPV6]:PORT or unix:/path; port 0 picks a free one. When all "
       "ports\n"
       "listen, one line on stdout names them: ready data=HOST:PORT admin=HOST:PORT http=HOST:PORT\n"
-      "SIGHUP reloads the limits, the clients, the certificates and the token. SIGTERM and "
-      "SIGINT\n"
-      "drain (a second one ends the process at once).\n"
+      "SIGHUP reloads the limits, the clients, the certificates, the token and the descriptor "
+      "files\n"
+      "of Envoy's rate-limit service. SIGTERM and SIGINT drain (a second one ends the process at\n"
+      "once).\n"
       "Exit codes: 0 done, 1 failed while running, 2 bad flags or bad limits.\n\n";
   for (const Flag& flag : AllFlags()) {
     std::string left = absl::StrCat("  --", flag.name);

@@ -117,8 +117,8 @@ class Server {
   // Starts everything, and announces the ports. Returns kDone; an exit code after the reason was
   // printed; or kStopped.
   int Start();
-  // Reloads the limits, the clients, the certificates and the token at each SIGHUP, until the
-  // server is to stop. `giver` may be null.
+  // Reloads the limits, the clients, the certificates, the token and Envoy's configuration at each
+  // SIGHUP, until the server is to stop. `giver` may be null.
   End AwaitEnd(takeover::Giver* giver);
   // Ends all calls, in order, and stops all threads.
   // Returns the exit code.

@@ -68,7 +68,8 @@ void RenewCall::Open(size_t receipt) {
     return SetError(receipt, std::move(status));
   }
   results_[receipt].status = absl::OkStatus();
-  // Limits that were deleted, and their buckets with them. They give no right to those that remain.
+  // A limit that was deleted bounds nothing any more: its slots are not missed. It gives no right
+  // to those that remain.
   std::erase_if(opened_.charges, [this](const ReceiptCharge& charge) {
     return table_->Find(charge.limit) == nullptr;
   });
@@ -79,10 +80,7 @@ void RenewCall::Open(size_t receipt) {
   }
   const size_t first = charges_.size();
   for (const ReceiptCharge& charge : opened_.charges) {
-    const limits::Limit* const limit = table_->Find(charge.limit);
-    // The limit was deleted: it bounds nothing any more, so its slots are not missed.
-    if (limit == nullptr) continue;
-    const store::Rule& rule = limit->RuleFor(charge.key);
+    const store::Rule& rule = table_->Find(charge.limit)->RuleFor(charge.key);
     if (!algorithm::IsConcurrency(rule.parameters)) continue;
     charges_.push_back({&rule, charge.key, charge.permits});
   }

@@ -1,5 +1,7 @@
 // Decides an acquisition, a refund or a move on buckets that are open: locked in the memory store,
-// read from Redis in the Redis store. Both stores use this code and no other, so they decide alike.
+// read from Redis in the Redis store. So both stores decide alike. Three shorter ways must agree
+// with this one, and tests compare them: MemoryStore for a token bucket without a lock,
+// LocalBuckets for a node's share, and the Lua scripts (redis/scripts) where Redis decides.
 //
 // All buckets are decided at one moment, and all or none of them change. An open bucket is a copy
 // or is locked, so nothing is in force until the store has written the buckets back. Shadow limits

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Attacks on sluiced over loopback. Each starts its own server, attacks it, measures and judges.
 
-  attacks.py [--measure] [--variants] [--jobs N] [NAME...]
+  attacks.py [--list] [--measure] [--variants] [--jobs N] [NAME...]
 
 Prints one line for each: NAME: holds|open|falls short: measurements (want ...). One of which only
-steps were too long runs again, alone, up to five times. Exit status 1 if any falls short. README.md says what each
-attack does. SLUICE_BIN: the folder of sluiced and sluice (default: build/bin).
+steps were too long runs again, alone, up to five times. Exit status 1 if any falls short. --list
+says what each attack does. SLUICE_BIN: the folder of sluiced and sluice (default: build/bin).
 """
 import argparse
 import concurrent.futures

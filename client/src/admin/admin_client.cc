@@ -399,11 +399,18 @@ Result<ServerStats> AdminClient::GetStats() {
   }
   for (const v1::TransportStats& transport : response->transports()) {
     stats.transports.push_back(
-        {transport.transport(), transport.connections(), transport.connections_accepted(),
-         transport.streams(), transport.streams_accepted(), transport.sheds(),
-         transport.connections_refused(), transport.connections_displaced(),
-         transport.handshakes_displaced(), transport.calls_refused_over_memory(),
-         transport.connections_closed_over_memory(), transport.stalls()});
+        {.transport = transport.transport(),
+         .connections = transport.connections(),
+         .connections_accepted = transport.connections_accepted(),
+         .streams = transport.streams(),
+         .streams_accepted = transport.streams_accepted(),
+         .sheds = transport.sheds(),
+         .connections_refused = transport.connections_refused(),
+         .connections_displaced = transport.connections_displaced(),
+         .handshakes_displaced = transport.handshakes_displaced(),
+         .calls_refused_over_memory = transport.calls_refused_over_memory(),
+         .connections_closed_over_memory = transport.connections_closed_over_memory(),
+         .stalls = transport.stalls()});
   }
   const v1::StoreStats& store = response->store();
   stats.store = store.kind();

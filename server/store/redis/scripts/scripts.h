@@ -12,7 +12,7 @@ namespace sluice::store::redis {
 //   Plain      nothing
 //   Guarded    prelude.lua: does nothing if the fence was replaced
 //   Timed      the same, clock.lua: works by the time
-//   OnBuckets  the same, the algorithms, load_buckets.lua: works on any bucket
+//   OnBuckets  the same, buckets.lua, the algorithms, load_buckets.lua: works on any bucket
 // To add a script, add its line here and its file. A missing or unused file does not compile.
 #define SLUICE_REDIS_SCRIPTS(SCRIPT)                           \
   SCRIPT(kAcquireTokenBuckets, acquire_token_buckets, Guarded) \
