@@ -71,8 +71,8 @@ class Session {
   void Reset(Stream& stream, ErrorCode code);
   // Ends the session: what is queued is dropped, and a GOAWAY says why. `text` is a constant.
   void Terminate(ErrorCode code, std::string_view text);
-  // Ends the session without a word: its user may now destroy the streams in any order, and those
-  // that remain may still send, reset and so on, without effect.
+  // Ends the session and sends nothing more: the connection is gone. From now on the user may
+  // destroy open streams. What it still submits or resets has no effect.
   void Abandon();
 
   // Whether the session takes no more input: it was terminated, or the peer broke a rule. The

@@ -1,11 +1,12 @@
 #include "common/http2/stream_table.h"
 
-#include <random>
 #include <utility>
+
+#include "common/random.h"
 
 namespace sluice::http2 {
 
-const uint32_t StreamTable::seed = std::random_device()();
+const uint32_t StreamTable::kSeed = static_cast<uint32_t>(common::RandomWord());
 
 void StreamTable::Insert(int32_t id, Stream& stream) {
   // At most half full: searches end soon.

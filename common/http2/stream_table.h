@@ -11,7 +11,7 @@ namespace sluice::http2 {
 class Stream;
 
 // An open-addressed hash table. Open ids are mostly near each other: the hash spreads them evenly,
-// so that most stand alone. The peer chooses the ids, but does not know the seed. Not thread-safe;
+// so that most stand alone. The peer chooses the ids, but does not know kSeed. Not thread-safe;
 // owns no stream.
 class StreamTable {
  public:
@@ -47,10 +47,10 @@ class StreamTable {
   };
   static constexpr int kFewSlotBits = 4;
   static constexpr uint32_t kGoldenRatio = 2654435769;  // of 2^32
-  static const uint32_t seed;                           // of this process
+  static const uint32_t kSeed;                          // random, of this process
 
   size_t Home(int32_t id) const {
-    return ((static_cast<uint32_t>(id) ^ seed) * kGoldenRatio) >> shift_;
+    return ((static_cast<uint32_t>(id) ^ kSeed) * kGoldenRatio) >> shift_;
   }
   size_t Next(size_t at) const { return (at + 1) & mask_; }
   // Makes room for 2^bits entries.
