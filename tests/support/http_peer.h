@@ -47,10 +47,10 @@ class HeldHandler final : public http1::Handler {
     held.erase(std::find(held.begin(), held.end(), &exchange));
     ++cancelled;
   }
-  void Answer() {
+  void Answer(http1::SharedBytes body = http1::SharedBytes::Constant("late")) {
     http1::Exchange* const one = held.back();
     held.pop_back();
-    one->Finish({.body = http1::SharedBytes::Constant("late")});
+    one->Finish({.body = std::move(body)});
   }
 
   std::vector<http1::Exchange*> held;

@@ -18,33 +18,30 @@ class SharedBytes {
  public:
   SharedBytes() = default;
   // `bytes` live as long as the process.
-  static SharedBytes Constant(std::string_view bytes) { return {bytes, nullptr}; }
+  static SharedBytes Constant(std::string_view bytes) { return SharedBytes(bytes); }
   static SharedBytes Of(std::string bytes) {
-    auto owner = std::make_shared<const std::string>(std::move(bytes));
-    const std::string_view view = *owner;
-    return {view, std::move(owner)};
+    return Of(std::make_shared<const std::string>(std::move(bytes)));
   }
   static SharedBytes Of(std::shared_ptr<const std::string> bytes) {
-    const std::string_view view = *bytes;
-    return {view, std::move(bytes)};
+    SharedBytes shared(*bytes);
+    shared.owned_bytes_ = bytes->capacity();
+    shared.owner_ = std::move(bytes);
+    return shared;
   }
 
   std::string_view view() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
-  // Bytes of the object that it keeps alive, which stays whole.
+  // Bytes of the object that it keeps alive; Consume frees none of them.
   size_t memory() const { return owned_bytes_; }
   // Drops `count` bytes from the front.
   void Consume(size_t count) { bytes_.remove_prefix(count); }
 
  private:
-  SharedBytes(std::string_view bytes, std::shared_ptr<const void> owner)
-      : bytes_(bytes),
-        owned_bytes_(owner != nullptr ? bytes.size() : 0),
-        owner_(std::move(owner)) {}
+  explicit SharedBytes(std::string_view bytes) : bytes_(bytes) {}
 
   std::string_view bytes_;
   size_t owned_bytes_ = 0;
-  std::shared_ptr<const void> owner_;
+  std::shared_ptr<const std::string> owner_;
 };
 
 struct Answer {

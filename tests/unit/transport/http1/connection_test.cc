@@ -44,6 +44,24 @@ TEST_F(ConnectionTest, DecodesTargetAndBody) {
   EXPECT_THAT(peer.Take(), EndsWith("\r\n\r\nPOST /echo key=a&b empty= none= c=++ hello"));
 }
 
+TEST(SharedBytesTest, CountsAllOfTheBodyUntilItIsGone) {
+  http1::SharedBytes body = http1::SharedBytes::Of(std::string(1000, 'b'));
+  body.Consume(990);
+  EXPECT_EQ(body.size(), 10u);
+  EXPECT_GE(body.memory(), 1000u);
+  EXPECT_EQ(http1::SharedBytes::Constant("constant").memory(), 0u);
+}
+
+// As much as a turn pays for at a time, though the peer takes it at once.
+TEST_F(ConnectionTest, SendsALargeAnswerInTurns) {
+  HttpPeer peer(server_);
+  peer.FeedOnce(Get("/held"));
+  server_.held.Answer(http1::SharedBytes::Of(std::string(8 << 20, 'b')));
+  EXPECT_LT(peer.stream.output.size(), size_t{4} << 20);
+  peer.RunTurns();
+  EXPECT_GT(peer.stream.output.size(), size_t{8} << 20);
+}
+
 TEST_F(ConnectionTest, AnswersHeadWithoutBody) {
   HttpPeer peer(server_);
   peer.Feed("HEAD /echo HTTP/1.1\r\nHost: a\r\n\r\n" + Get("/echo"));
