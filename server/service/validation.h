@@ -34,7 +34,7 @@ struct AcquisitionOptions {
   bool force = false;
   bool once = false;  // it has a request id (AcquireCall::SetRequestId)
   std::optional<WireDuration> settle_within = {};
-  bool can_return_receipt = true;  // without one, slots are refused: nobody could give them back
+  bool can_return_receipt = true;  // false: the answer has no place for a receipt, so no slots
 
   // For now or never, without a receipt and a request id.
   bool plain() const {
