@@ -550,7 +550,9 @@ void Server::EndCalls(absl::Duration notice, bool leave_sockets) {
   reloads_.reset();
   if (rate_limits_ != nullptr) rate_limits_->Stop();
   use_cases_->alarm.Stop();
-  if (redis_ != nullptr) redis_->Leave();
+  if (redis_ != nullptr) {
+    redis_->Leave(absl::ToInt64Nanoseconds(std::max(deadline - absl::Now(), absl::ZeroDuration())));
+  }
   loops_.Stop();
 }
 

@@ -143,7 +143,7 @@ class SharedLoad {
     leaving_[n]->store(true);
     for (std::thread& thread : threads_[n]) thread.join();
     threads_[n].clear();
-    if (leaves) nodes_[n]->store().Leave();
+    if (leaves) nodes_[n]->store().Leave(/*most_ns=*/1'000'000'000);
     nodes_[n].reset();
   }
 

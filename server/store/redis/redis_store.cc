@@ -75,9 +75,9 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(
   }
   redis::SharingState& sharing = store->state_->sharing;
   sharing.loops = loops.size();
-  sharing.nodes =
-      std::make_unique<redis::NodeRegistry>(*store->shards_[0], store->state_->rules.instance(),
-                                            sharing.node_ttl_ns, sharing.unavailable, log);
+  sharing.nodes = std::make_unique<redis::NodeRegistry>(
+      *store->shards_[0], store->state_->rules.instance(), sharing.node_ttl_ns, sharing.unavailable,
+      sharing.split, log);
   {
     common::MutexLock lock(&store->mu_);
     for (const auto& shard : store->shards_) store->unconnected_.insert(shard.get());
@@ -99,7 +99,7 @@ void RedisStore::AwaitNodes() {
   state_->sharing.nodes->AwaitFirst(2 * state_->options.node_ttl_ns);
 }
 
-void RedisStore::Leave() { state_->sharing.nodes->Leave(); }
+void RedisStore::Leave(int64_t most_ns) { state_->sharing.nodes->Leave(most_ns); }
 
 void RedisStore::OnConnected(const redis::Shard& shard, const absl::Status& status) {
   if (!status.ok()) return OnFirstConnection(status);
@@ -129,8 +129,10 @@ void RedisStore::OnFirstConnection(const absl::Status& status) {
 
 void RedisStore::Register(std::shared_ptr<const Rule> rule) {
   const bool needs_nodes = rule->sharing != Sharing::kExact || rule->split_when_store_unavailable;
-  state_->rules.Register(std::move(rule));
-  if (needs_nodes) state_->sharing.nodes->Start();
+  const bool was_split = state_->rules.Register(rule, state_->clock.NowNs());
+  redis::NodeRegistry& nodes = *state_->sharing.nodes;
+  if (needs_nodes) nodes.Start();
+  if (was_split && rule->sharing != Sharing::kSplit) nodes.DebitSplit(std::move(rule));
 }
 
 redis::Shard& RedisStore::ShardFor(std::string_view limit, std::string_view key) {

@@ -77,8 +77,9 @@ class RedisStore final : public Store {
   // If a limit depends on the other nodes, blocks until this node may decide what it shares with
   // them, or Redis is known to be unavailable; for two times to live at most.
   void AwaitNodes();
-  // Tells the other nodes that this one no longer grants by its share. Blocks for at most 200 ms.
-  void Leave();
+  // Debits what this node granted without Redis, and tells the other nodes that it no longer grants
+  // by its share. Blocks for at most most_ns and 200 ms. REQUIRES: no more calls come.
+  void Leave(int64_t most_ns);
 
   std::string_view Kind() const override { return "redis"; }
   bool UsesLocalClock() const override { return false; }

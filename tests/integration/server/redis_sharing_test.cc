@@ -25,7 +25,8 @@ class RedisSharingTest : public ServerTest {
   static constexpr char kLimits[] =
       "limits: [{name: split, rate: 1000/s, sharing: split}, "
       "{name: relaxed, rate: 1/h, burst: 1000, sharing: relaxed}, "
-      "{name: going, rate: 1000/s, on_store_failure: split}, {name: exact, rate: 5/h}]";
+      "{name: going, rate: 1000/s, on_store_failure: split}, "
+      "{name: daily, rate: 86400/d, on_store_failure: split}, {name: exact, rate: 5/h}]";
 
   // A node that a busy machine delays for longer than the time to live loses its share, and a slow
   // Redis its answers: tests wait for a state in which one answer shows all that they expect.
@@ -297,6 +298,58 @@ TEST_F(RedisSharingTest, UsesItsShareWhileRedisIsUnavailable) {
     return response.granted() && response.source() == v1::SOURCE_STORE;
   }));
   EXPECT_TRUE(Eventually([&] { return absl::StrContains(server_->log(), "redis_debited"); }));
+}
+
+TEST_F(RedisSharingTest, GrantsOfALimitThatIsNoLongerSplitAreDebited) {
+  const auto limits = [](const std::string& sharing) {
+    return "limits: [{name: log, algorithm: sliding_log, rate: 100/5s, sharing: " + sharing + "}]";
+  };
+  ServerProcess::Options options = Options();
+  options.limits = limits("split");
+  Start(options);
+  ASSERT_TRUE(server_->ready());
+  // The share is used up for the first period.
+  ASSERT_TRUE(Eventually([&] { return Ask(Request("log", "k", 100)).granted(); }));
+  server_->WriteLimits(limits("exact"));
+  server_->Signal(SIGHUP);
+  ASSERT_TRUE(server_->Logs({"redis_debited"})) << server_->log();
+  EXPECT_EQ(SourceOfQuery("log"), v1::SOURCE_STORE);
+  EXPECT_EQ(Remaining("log", "k"), 0);
+}
+
+class RedisSharingDrainTest : public RedisSharingTest {
+ protected:
+  // Starts a node and lets it grant while Redis is unavailable; then asks it to stop.
+  void StopWithUndebitedGrants(const std::string& drain_timeout) {
+    ServerProcess::Options options = Options(/*budget=*/"100ms", /*ttl=*/"2s");
+    options.flags.push_back("--drain_notice=0s");
+    options.flags.push_back("--drain_timeout=" + drain_timeout);
+    Start(options);
+    ASSERT_TRUE(server_->ready());
+    ASSERT_TRUE(Eventually([&] { return Divisor() == 1; }));
+    redis_.Pause();
+    ASSERT_TRUE(Eventually([&] {
+      const v1::AcquireResponse response = Ask("daily");
+      return response.granted() && response.source() == v1::SOURCE_STORE_UNAVAILABLE;
+    }));
+    server_->Signal(SIGTERM);
+  }
+};
+
+TEST_F(RedisSharingDrainTest, NodeDebitsBeforeItStops) {
+  StopWithUndebitedGrants("20s");
+  ASSERT_TRUE(server_->Logs({"draining"}));
+  redis_.Resume();
+  EXPECT_EQ(server_->WaitForExit(), 0);
+  EXPECT_TRUE(absl::StrContains(server_->log(), "redis_debited")) << server_->log();
+  EXPECT_FALSE(absl::StrContains(server_->log(), "redis_not_debited")) << server_->log();
+}
+
+TEST_F(RedisSharingDrainTest, NodeSaysWhatItCouldNotDebit) {
+  StopWithUndebitedGrants("500ms");
+  EXPECT_EQ(server_->WaitForExit(), 0);
+  EXPECT_TRUE(absl::StrContains(server_->log(), "redis_not_debited")) << server_->log();
+  redis_.Resume();
 }
 
 TEST_F(RedisSharingTest, RefusesReservationsOnLocallyDecidedLimits) {

@@ -24,14 +24,25 @@ FenceCheckOptions FenceOptionsOf(const RedisStoreOptions& options, common::Log* 
 
 }  // namespace
 
-void RuleTable::Register(std::shared_ptr<const Rule> rule) {
+bool RuleTable::Register(std::shared_ptr<const Rule> rule, int64_t now_ns) {
   auto entry = std::make_shared<RuleEntry>();
   entry->encoded_parameters = EncodeParameters(rule->parameters);
   entry->writer = absl::StrCat(instance_, ".", rule->id);
   const uint32_t id = rule->id;
-  entry->rule = std::move(rule);
+  const bool split = rule->sharing == Sharing::kSplit;
   common::MutexLock lock(&mu_);
+  const auto [known, first] = split_since_ns_.try_emplace(rule->limit_id);
+  std::optional<int64_t>& since_ns = known->second;
+  const bool was_split = since_ns.has_value();
+  if (!split) {
+    since_ns.reset();
+  } else if (!was_split) {
+    since_ns = first ? entry->split_since_ns : now_ns;
+  }
+  entry->split_since_ns = since_ns.value_or(entry->split_since_ns);
+  entry->rule = std::move(rule);
   rules_[id] = std::move(entry);
+  return was_split;
 }
 
 std::shared_ptr<const RuleEntry> RuleTable::Find(uint32_t rule_id) const {

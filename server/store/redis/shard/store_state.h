@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,7 +31,8 @@ class RuleTable {
   explicit RuleTable(std::string instance) : instance_(std::move(instance)) {}
 
   const std::string& instance() const { return instance_; }
-  void Register(std::shared_ptr<const Rule> rule);
+  // `now_ns`: on common::Clock::NowNs(). Returns whether the limit was `sharing: split` until now.
+  bool Register(std::shared_ptr<const Rule> rule, int64_t now_ns);
   // Null: not registered, or not used any longer.
   std::shared_ptr<const RuleEntry> Find(uint32_t rule_id) const;
   bool WroteAs(std::string_view writer) const {
@@ -46,6 +48,8 @@ class RuleTable {
   const std::string instance_;
   mutable common::Mutex mu_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<const RuleEntry>> rules_ ABSL_GUARDED_BY(mu_);
+  // By limit id. As RuleEntry::split_since_ns; nullopt: it is not split.
+  absl::flat_hash_map<uint32_t, std::optional<int64_t>> split_since_ns_ ABSL_GUARDED_BY(mu_);
 };
 
 struct StoreState {

@@ -33,8 +33,10 @@ algorithm::BucketState Emptied(const Parameters& parameters, Moment at) {
 }
 
 // The divisor of a window's parameters; 0: the window is not open yet.
-uint32_t WindowDivisor(const Parameters& whole, const ShareHistory& history, int64_t now_ns) {
-  return history.GreatestOf(now_ns, WindowNs(whole));
+uint32_t WindowDivisor(const RuleEntry& rule, const ShareHistory& history, int64_t now_ns) {
+  const int64_t window_ns = WindowNs(rule.rule->parameters);
+  if (rule.split_since_ns > now_ns - window_ns) return 0;
+  return history.GreatestOf(now_ns, window_ns);
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
   if (whole == before) return true;
   const uint32_t divisor = whole.kind == Kind::kTokenBucket
                                ? history.divisor()
-                               : WindowDivisor(whole, history, at.now_ns);
+                               : WindowDivisor(*rule, history, at.now_ns);
   std::optional<Parameters> share;
   if (divisor != 0) share = ShareOf(whole, divisor);
   if (bucket.parameters.has_value() && share.has_value()) {
@@ -127,6 +129,7 @@ void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
     if (bucket.divisor != 0 && change.serial <= bucket.serial) continue;
     const std::optional<Parameters> share = ShareOf(whole, change.divisor);
     if (share.has_value()) {
+      const int64_t at_ns = std::max(change.at_ns, bucket.rule->split_since_ns);
       const TokenBucket& to = share->token_bucket;
       const auto burst = static_cast<int64_t>(to.burst);
       const auto debt = static_cast<int64_t>(to.debt);
@@ -136,15 +139,14 @@ void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
         int64_t debt_before = 0;
         if (bucket.parameters.has_value()) {
           const TokenBucket& from = bucket.parameters->token_bucket;
-          before = algorithm::Remaining(from, bucket.state.tat(),
-                                        algorithm::ToTicks(from, change.at_ns));
+          before = algorithm::Remaining(from, bucket.state.tat(), algorithm::ToTicks(from, at_ns));
           debt_before = static_cast<int64_t>(from.debt);
         }
         // Additional debt counts as made: other nodes may have made it.
         holds = std::min(before, burst) - std::max<int64_t>(debt - debt_before, 0);
       }
-      bucket.state = algorithm::BucketState::FromTat(
-          Tat(to, static_cast<uint64_t>(burst - holds), change.at_ns));
+      bucket.state =
+          algorithm::BucketState::FromTat(Tat(to, static_cast<uint64_t>(burst - holds), at_ns));
     }
     bucket.parameters = share;
     bucket.divisor = change.divisor;
@@ -153,7 +155,7 @@ void LocalBuckets::AdvanceToken(Bucket& bucket, const ShareHistory& history) {
 }
 
 void LocalBuckets::AdvanceWindow(Bucket& bucket, const ShareHistory& history, Moment at) {
-  const uint32_t divisor = WindowDivisor(bucket.rule->rule->parameters, history, at.now_ns);
+  const uint32_t divisor = WindowDivisor(*bucket.rule, history, at.now_ns);
   if (divisor == 0) {
     // Nothing is granted for a period, whatever was counted.
     bucket.parameters.reset();
@@ -178,8 +180,8 @@ BucketLevel LocalBuckets::LevelOf(const Bucket& bucket, const ShareHistory& hist
   if (bucket.divisor == 0 && window_ns != 0) {
     const auto share = ShareOf(bucket.rule->rule->parameters, history.divisor());
     level.capacity = share.has_value() ? algorithm::Capacity(*share) : 0;
-    level.reset_after_ns =
-        std::max<int64_t>(history.changes.front().at_ns + window_ns - at.now_ns, 1);
+    const int64_t since_ns = std::max(history.changes.front().at_ns, bucket.rule->split_since_ns);
+    level.reset_after_ns = std::max<int64_t>(since_ns + window_ns - at.now_ns, 1);
     level.next_permit_after_ns = level.reset_after_ns;
   }
   return level;
@@ -200,8 +202,14 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
   for (Stripe* stripe : stripes) stripe->mu.Lock();
   bool open = true;
   for (const Stripe* stripe : stripes) open = open && stripe->open;
-  Outcome outcome = Outcome::kUnavailable;
-  if (open) {
+  bool split = true;
+  for (const Held& one : held) {
+    const auto least = one.stripe->least_rule_ids.find(one.name.first);
+    const uint32_t rule_id = parts[static_cast<size_t>(&one - held.data())].rule->rule->id;
+    split = split && (least == one.stripe->least_rule_ids.end() || rule_id >= least->second);
+  }
+  Outcome outcome = split ? Outcome::kUnavailable : Outcome::kStaleRule;
+  if (open && split) {
     FindOrMake(parts, absl::MakeSpan(held));
     outcome = Decide(parts, absl::MakeSpan(held), at, receipt_id, retry_after_ns, kept);
   }
@@ -341,32 +349,52 @@ void LocalBuckets::SetOpen(bool open) {
   }
 }
 
-std::vector<LocalBuckets::Granted> LocalBuckets::TakeAll(Moment at) {
+std::vector<LocalBuckets::Granted> LocalBuckets::Take(size_t most, Moment at) {
   std::vector<Granted> all;
   for (Stripe& stripe : stripes_) {
-    Map taken;
-    {
-      common::MutexLock lock(&stripe.mu);
-      stripe.open = false;
-      taken.swap(stripe.buckets);
-    }
-    size_.fetch_sub(taken.size(), std::memory_order_relaxed);
-    for (auto& [name, bucket] : taken) {
-      if (bucket.granted == 0) continue;
-      // Of a share that is nothing now, it is not known what it lacks.
-      const Parameters& whole = bucket.rule->rule->parameters;
-      const BucketLevel level = bucket.parameters.has_value()
-                                    ? bucket.state.LevelAt(*bucket.parameters, at)
-                                    : Emptied(whole, at).LevelAt(whole, at);
-      const auto lacking =
-          static_cast<uint64_t>(static_cast<int64_t>(level.capacity) - level.remaining);
-      const uint64_t permits = std::min(bucket.granted, lacking);
-      if (permits == 0) continue;
-      all.push_back({bucket.rule, name.second, permits,
-                     at.now_ns + std::min(level.reset_after_ns, kNever - at.now_ns)});
+    common::MutexLock lock(&stripe.mu);
+    stripe.open = false;
+    for (auto it = stripe.buckets.begin(); most > 0 && it != stripe.buckets.end(); --most) {
+      const auto current = it++;
+      AppendGranted(current->first.second, current->second, at, &all);
+      stripe.buckets.erase(current);
+      size_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   return all;
+}
+
+std::vector<LocalBuckets::Granted> LocalBuckets::TakeLimit(const Rule& rule, Moment at) {
+  std::vector<Granted> all;
+  for (Stripe& stripe : stripes_) {
+    common::MutexLock lock(&stripe.mu);
+    stripe.least_rule_ids[rule.limit_id] = rule.id;
+    size_.fetch_sub(absl::erase_if(stripe.buckets,
+                                   [&](const auto& one) {
+                                     const auto& [name, bucket] = one;
+                                     if (name.first != rule.limit_id) return false;
+                                     AppendGranted(name.second, bucket, at, &all);
+                                     return true;
+                                   }),
+                    std::memory_order_relaxed);
+  }
+  return all;
+}
+
+void LocalBuckets::AppendGranted(const std::string& key, const Bucket& bucket, Moment at,
+                                 std::vector<Granted>* all) {
+  if (bucket.granted == 0) return;
+  // Of a share that is nothing now, it is not known what it lacks.
+  const Parameters& whole = bucket.rule->rule->parameters;
+  const BucketLevel level = bucket.parameters.has_value()
+                                ? bucket.state.LevelAt(*bucket.parameters, at)
+                                : Emptied(whole, at).LevelAt(whole, at);
+  const auto lacking =
+      static_cast<uint64_t>(static_cast<int64_t>(level.capacity) - level.remaining);
+  const uint64_t permits = std::min(bucket.granted, lacking);
+  if (permits == 0) return;
+  all->push_back(
+      {bucket.rule, key, permits, at.now_ns + std::min(level.reset_after_ns, kNever - at.now_ns)});
 }
 
 void LocalBuckets::Sweep(const ShareHistory& strict, const ShareHistory& lenient, Moment at) {

@@ -1,11 +1,12 @@
 // LocalBuckets: buckets that this node decides by itself, with its share of their limits'
 // parameters.
 //
-// All start empty when the share starts: a token bucket holds nothing, with all its debt made; a
-// log or window counts as used up for a period. When the divisor changes, a token bucket keeps the
-// permits that it holds, as far as they fit, and counts debt that it may make beyond before as
-// made; from then on it refills at the new rate. A window uses the greatest divisor of the last
-// period. So the buckets of all nodes together never hold more than the limit (docs/adr/0094).
+// All start empty when the share starts, or when their limit becomes split: a token bucket holds
+// nothing, with all its debt made; a log or window counts as used up for a period. When the divisor
+// changes, a token bucket keeps the permits that it holds, as far as they fit, and counts debt that
+// it may make beyond before as made; from then on it refills at the new rate. A window uses the
+// greatest divisor of the last period. So the buckets of all nodes together never hold more than
+// the limit (docs/adr/0094).
 //
 // Example: burst 100, two nodes: each bucket holds up to 50. A third node comes: the divisor is 3,
 // and a bucket that holds 40 keeps 33.
@@ -101,9 +102,13 @@ class LocalBuckets {
   // While it is not open nothing is granted (kUnavailable). Open at first.
   void SetOpen(bool open);
 
-  // Closes, and drops all buckets. Returns the permits that were granted since the share started,
-  // but at most what their buckets lack of full: the rest no longer matters.
-  std::vector<Granted> TakeAll(algorithm::Moment at);
+  // Closes, and drops up to `most` buckets. Returns the permits that were granted since the share
+  // started, but at most what their buckets lack of full: the rest no longer matters.
+  std::vector<Granted> Take(size_t most, algorithm::Moment at);
+
+  // The same for all buckets of one limit; stays open. `rule` is its first that is not split: from
+  // now on older ones get kStaleRule.
+  std::vector<Granted> TakeLimit(const Rule& rule, algorithm::Moment at);
 
   // Drops full buckets of a part of the map. `strict`, `lenient`: the shares (see Membership);
   // buckets of an empty share are kept.
@@ -127,6 +132,8 @@ class LocalBuckets {
     common::Mutex mu;
     Map buckets ABSL_GUARDED_BY(mu);
     bool open ABSL_GUARDED_BY(mu) = true;
+    // By limit id: rules with lesser ids were taken by TakeLimit.
+    absl::flat_hash_map<uint32_t, uint32_t> least_rule_ids ABSL_GUARDED_BY(mu);
   };
   static constexpr size_t kStripes = 16;
 
@@ -159,6 +166,9 @@ class LocalBuckets {
   static void AdvanceWindow(Bucket& bucket, const ShareHistory& history, algorithm::Moment at);
   static BucketLevel LevelOf(const Bucket& bucket, const ShareHistory& history,
                              algorithm::Moment at);
+  // Appends what a bucket that was taken granted.
+  static void AppendGranted(const std::string& key, const Bucket& bucket, algorithm::Moment at,
+                            std::vector<Granted>* all);
 
   const size_t max_buckets_;
   std::array<Stripe, kStripes> stripes_;

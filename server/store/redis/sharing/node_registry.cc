@@ -12,15 +12,21 @@ namespace {
 
 // Debits in flight at once.
 constexpr size_t kMaxDebits = 256;
+// Looked at in a step.
+constexpr size_t kMaxTries = 1024;
 constexpr int64_t kLeaveNs = 200'000'000;
+// When a rule was registered that long ago, the calls that begin use it.
+constexpr int64_t kTableInUseNs = 50'000'000;
 
 }  // namespace
 
 NodeRegistry::NodeRegistry(CommandContext& context, std::string id, int64_t ttl_ns,
-                           LocalBuckets& local_buckets, common::Log* log)
+                           LocalBuckets& local_buckets, LocalBuckets& split_buckets,
+                           common::Log* log)
     : context_(context),
       id_(std::move(id)),
       local_buckets_(local_buckets),
+      split_buckets_(split_buckets),
       log_(log),
       membership_(ttl_ns) {
   Publish();
@@ -62,15 +68,35 @@ void NodeRegistry::Await(const bool& done, int64_t most_ns) {
   }
 }
 
-void NodeRegistry::Leave() {
+void NodeRegistry::DebitSplit(std::shared_ptr<const Rule> rule) {
   if (!started()) return;
+  context_.loop().Post([this, rule = std::move(rule)]() mutable {
+    no_longer_split_.emplace_back(std::move(rule), context_.clock().NowNs());
+  });
+}
+
+void NodeRegistry::Leave(int64_t most_ns) {
+  if (!started()) return;
+  // Until all is debited, heartbeats go on: the others must not decide exactly before.
+  context_.loop().Post([this] {
+    leaving_ = true;
+    local_ = {};
+    local_buckets_.SetOpen(false);
+    Publish();
+    CheckAllDebited();
+    if (answered_) SendDebits();
+  });
+  {
+    common::MutexLock lock(&mu_);
+    Await(all_debited_, most_ns);
+  }
   context_.loop().Post([this] {
     left_ = true;
     timer_.Cancel();
-    local_ = {};
-    membership_ = Membership(membership_.ttl_ns());
-    local_buckets_.SetOpen(false);
-    Publish();
+    TakeGranted(local_buckets_.size());
+    uint64_t lost = 0;
+    for (const LocalBuckets::Granted& one : undebited_) lost += one.permits;
+    if (log_ != nullptr && lost > 0) log_->Warning("redis_not_debited", {{"permits", lost}});
     const std::string key = NodesKey(context_.settings().name_space);
     RawCommand::Start(
         context_, key, {"HDEL", key, id_},
@@ -147,7 +173,6 @@ void NodeRegistry::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
     context_.LogError("redis_heartbeat", ErrorText(*reply));
   }
   if (answer.has_value()) refusal_logged_ = false;
-  const bool settled = !membership_.settling();
   if (answer.has_value()) {
     membership_.OnReply(sent_ns, now_ns, clear, *answer);
   } else {
@@ -162,10 +187,6 @@ void NodeRegistry::OnReply(int64_t sent_ns, bool clear, const Reply* reply) {
       changed_.SignalAll();
     }
   }
-  if (!settled && !membership_.settling() && debited_ > 0) {
-    if (log_ != nullptr) log_->Info("redis_debited", {{"permits", debited_}});
-    debited_ = 0;
-  }
   if (answered_) ArmNext();
 }
 
@@ -174,13 +195,12 @@ void NodeRegistry::Follow(int64_t now_ns) {
   if (answered_) {
     if (!local_.none()) local_buckets_.SetOpen(false);
     local_ = {};
-    if (membership_.settling()) SendDebits();
+    if (membership_.settling() || HasUndebited()) SendDebits();
   } else if (local_.none()) {
-    if (good && now_ns >= membership_.local_from_ns() && now_ns >= membership_.exact_until_ns()) {
+    if (good && !leaving_ && now_ns >= membership_.local_from_ns() &&
+        now_ns >= membership_.exact_until_ns()) {
       // What was not debited yet still has to be; these buckets are new.
-      std::vector<LocalBuckets::Granted> rest =
-          local_buckets_.TakeAll({now_ns, context_.clock().WallNs()});
-      std::move(rest.begin(), rest.end(), std::back_inserter(undebited_));
+      TakeGranted(local_buckets_.size());
       local_.changes.push_back({1, now_ns, membership_.lenient().divisor()});
       local_buckets_.SetOpen(true);
     }
@@ -191,20 +211,31 @@ void NodeRegistry::Follow(int64_t now_ns) {
   Publish();
 }
 
+void NodeRegistry::TakeGranted(size_t most) {
+  const algorithm::Moment now = {context_.clock().NowNs(), context_.clock().WallNs()};
+  const auto take = [this](std::vector<LocalBuckets::Granted> granted) {
+    std::move(granted.begin(), granted.end(), std::back_inserter(undebited_));
+  };
+  take(local_buckets_.Take(most, now));
+  std::erase_if(no_longer_split_, [&](const auto& one) {
+    const auto& [rule, since_ns] = one;
+    if (!leaving_ && now.now_ns - since_ns < kTableInUseNs) return false;
+    take(split_buckets_.TakeLimit(*rule, now));
+    return true;
+  });
+}
+
 void NodeRegistry::SendDebits() {
+  TakeGranted(kMaxDebits);
   const int64_t now_ns = context_.clock().NowNs();
-  std::vector<LocalBuckets::Granted> rest =
-      local_buckets_.TakeAll({now_ns, context_.clock().WallNs()});
-  std::move(rest.begin(), rest.end(), std::back_inserter(undebited_));
-  // A primary of a Cluster may stay unavailable for long, and no node is exact before all have
-  // debited what they granted.
-  std::erase_if(undebited_,
-                [&](const LocalBuckets::Granted& one) { return one.until_ns <= now_ns; });
-  // Each once: what fails is tried again with the next heartbeat.
-  for (size_t tries = undebited_.size(); tries > 0 && debits_in_flight_ < kMaxDebits; --tries) {
-    if (undebited_.empty()) return;
-    LocalBuckets::Granted one = std::move(undebited_.back());
-    undebited_.pop_back();
+  // Each once: what fails is tried again with the next heartbeat, after the others.
+  for (size_t tries = std::min(undebited_.size(), kMaxTries);
+       tries > 0 && debits_in_flight_ < kMaxDebits && !undebited_.empty(); --tries) {
+    LocalBuckets::Granted one = std::move(undebited_.front());
+    undebited_.pop_front();
+    // A primary of a Cluster may stay unavailable for long, and no node is exact before all have
+    // debited what they granted.
+    if (one.until_ns <= now_ns) continue;
     ++debits_in_flight_;
     // If it is not known whether a debit was executed it is sent again, and may count twice.
     auto rule = one.rule;
@@ -221,6 +252,17 @@ void NodeRegistry::SendDebits() {
                  }
                });
   }
+  CheckAllDebited();
+}
+
+void NodeRegistry::CheckAllDebited() {
+  if (HasUndebited()) return;
+  if (log_ != nullptr && debited_ > 0) log_->Info("redis_debited", {{"permits", debited_}});
+  debited_ = 0;
+  if (!leaving_) return;
+  common::MutexLock lock(&mu_);
+  all_debited_ = true;
+  changed_.SignalAll();
 }
 
 void NodeRegistry::Publish() {

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -34,8 +36,9 @@ class NodeRegistry final : private net::LoopResident {
   };
 
   // All outlive it. `local_buckets`: of limits that are decided locally while Redis is unavailable.
+  // `split_buckets`: of split limits.
   NodeRegistry(CommandContext& context, std::string id, int64_t ttl_ns, LocalBuckets& local_buckets,
-               common::Log* log);
+               LocalBuckets& split_buckets, common::Log* log);
   // REQUIRES: the loop has ended.
   ~NodeRegistry() override;
 
@@ -46,9 +49,13 @@ class NodeRegistry final : private net::LoopResident {
   void OnAvailable();
   // Blocks until this node may decide or Redis is known to be unavailable, for most_ns at most.
   void AwaitFirst(int64_t most_ns);
-  // Gives the share back, so that the others need not wait until it has lapsed. Blocks until Redis
-  // has answered, or for 200 ms.
-  void Leave();
+  // A limit is no longer split: debits in Redis what this node granted of it, soon after its table
+  // of limits is in use. `rule`: the first that is not split. Any thread.
+  void DebitSplit(std::shared_ptr<const Rule> rule);
+  // Grants nothing by the share any more. Debits what is not debited yet, for most_ns at most, and
+  // logs what could not be. Then gives the share back, so that the others need not wait until it
+  // has lapsed: blocks until Redis has answered, or for 200 ms.
+  void Leave(int64_t most_ns);
 
   std::shared_ptr<const View> view() const;
   // Nodes that may be granting, this one included, as far as is known.
@@ -64,15 +71,21 @@ class NodeRegistry final : private net::LoopResident {
   void ArmNext();
   // Starts or stops deciding locally, and sends debits.
   void Follow(int64_t now_ns);
+  // Closes the local buckets, and takes up to `most` of them.
+  void TakeGranted(size_t most);
   void SendDebits();
+  // If nothing is left to debit: logs what was, and wakes Leave.
+  void CheckAllDebited();
   bool HasUndebited() const {
-    return !undebited_.empty() || debits_in_flight_ > 0 || local_buckets_.size() > 0;
+    return !undebited_.empty() || debits_in_flight_ > 0 || local_buckets_.size() > 0 ||
+           !no_longer_split_.empty();
   }
   void Publish();
 
   CommandContext& context_;
   const std::string id_;
   LocalBuckets& local_buckets_;
+  LocalBuckets& split_buckets_;
   common::Log* const log_;
   std::atomic<bool> started_{false};
   std::atomic<size_t> count_{1};
@@ -81,20 +94,25 @@ class NodeRegistry final : private net::LoopResident {
   Membership membership_;
   bool resident_ = false;
   bool in_flight_ = false;  // a heartbeat
+  bool leaving_ = false;
   bool left_ = false;
   bool answered_ = false;
   bool refusal_logged_ = false;
   ClockLead redis_lead_;
   ShareHistory local_;
-  std::vector<LocalBuckets::Granted> undebited_;
+  // The first rules of limits that are no longer split, until their grants are taken; and since
+  // when.
+  std::vector<std::pair<std::shared_ptr<const Rule>, int64_t>> no_longer_split_;
+  std::deque<LocalBuckets::Granted> undebited_;
   size_t debits_in_flight_ = 0;
-  uint64_t debited_ = 0;  // permits, since Redis is available again
+  uint64_t debited_ = 0;  // permits, since all was debited
   net::Timer timer_{net::Timer::To<&NodeRegistry::OnTimer>, this};
 
   mutable common::Mutex mu_;
   common::CondVar changed_;
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mu_);
   bool settled_once_ ABSL_GUARDED_BY(mu_) = false;  // what AwaitFirst waits for
+  bool all_debited_ ABSL_GUARDED_BY(mu_) = false;   // what Leave waits for, then the next
   bool left_confirmed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

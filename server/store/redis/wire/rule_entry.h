@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,10 @@ struct RuleEntry {
   std::shared_ptr<const Rule> rule;
   std::string encoded_parameters;
   std::string writer;  // INSTANCE.RULE_ID
+  // When the limit became `sharing: split`, on common::Clock::NowNs(). Before that others decided
+  // it, so a share of it begins then at the earliest. The least value: it has always been, or is
+  // not.
+  int64_t split_since_ns = std::numeric_limits<int64_t>::min();
 };
 
 // Outlives the callers. All its keys are in one slot.

@@ -1,11 +1,14 @@
-// LocalBuckets when a limit changes: what a node has granted by its share of it counts on.
+// LocalBuckets when a limit changes: what was granted of it counts on.
 #include "server/store/redis/sharing/local_buckets.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "server/algorithm/make_parameters.h"
 
 namespace sluice::store::redis {
@@ -21,14 +24,15 @@ class LocalBucketsTest : public ::testing::Test {
   LocalBucketsTest() { history_.changes = {{.serial = 1, .at_ns = kHour, .divisor = 4}}; }
 
   // Reloads the limit.
-  void Load(const Parameters& parameters) {
+  void Load(const Parameters& parameters,
+            int64_t split_since_ns = std::numeric_limits<int64_t>::min()) {
     Rule rule;
     rule.id = ++last_id_;
     rule.limit_id = 1;
     rule.limit_name = "api";
     rule.parameters = parameters;
     entry_ = std::make_shared<const RuleEntry>(
-        RuleEntry{std::make_shared<const Rule>(std::move(rule)), "", ""});
+        RuleEntry{std::make_shared<const Rule>(std::move(rule)), "", "", split_since_ns});
   }
   Outcome Acquire(uint64_t permits = 1) {
     const LocalBuckets::Part part{entry_, "k", permits, &result_, &history_};
@@ -121,10 +125,83 @@ TEST_F(LocalBucketsTest, PermitsOfAShareThatIsNothingNowAreDebited) {
   EXPECT_EQ(Granted(), 2);
   Load(Log(3));
   EXPECT_EQ(Acquire(), Outcome::kDenied);
-  const auto all = buckets_.TakeAll(at());
+  const auto all = buckets_.Take(/*most=*/1, at());
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].permits, 2u);
   EXPECT_GE(all[0].until_ns, now_ns_ + kHour);
+}
+
+// Redis decided the limit until then, and may have granted all of it.
+TEST_F(LocalBucketsTest, TokenBucketBeginsEmptyWhenItsLimitBecomesSplit) {
+  Load(algorithm::MakeTokenBucket({8, kHour}, 8, 0).value(), /*split_since_ns=*/now_ns_);
+  EXPECT_EQ(Acquire(), Outcome::kDenied);
+  EXPECT_EQ(result_.level.next_permit_after_ns, kHour / 2);
+  now_ns_ += kHour / 2;
+  EXPECT_EQ(Granted(), 1);
+  now_ns_ += 10 * kHour;
+  EXPECT_EQ(Granted(), 2);
+}
+
+TEST_F(LocalBucketsTest, NodeThatJoinedBeforeTheLimitBecameSplitAddsNothing) {
+  history_.changes.push_back({.serial = 2, .at_ns = now_ns_ - kHour, .divisor = 2});
+  Load(algorithm::MakeTokenBucket({8, kHour}, 8, 0).value(), /*split_since_ns=*/now_ns_);
+  EXPECT_EQ(Granted(), 0);
+  now_ns_ += kHour / 4;
+  EXPECT_EQ(Granted(), 1);
+}
+
+TEST_F(LocalBucketsTest, LogIsUsedUpForAPeriodWhenItsLimitBecomesSplit) {
+  Load(Log(8), /*split_since_ns=*/now_ns_);
+  EXPECT_EQ(Acquire(), Outcome::kDenied);
+  EXPECT_EQ(result_.level.reset_after_ns, kHour);
+  now_ns_ += kHour - kSecond;
+  EXPECT_EQ(Acquire(), Outcome::kDenied);
+  now_ns_ += kSecond;
+  EXPECT_EQ(Granted(), 2);
+}
+
+TEST_F(LocalBucketsTest, GrantsOfALimitThatIsNoLongerSplitAreTakenOnce) {
+  Load(Log(8));
+  EXPECT_EQ(Granted(), 2);
+  const auto old = entry_;
+  Load(Log(8));
+  const auto taken = buckets_.TakeLimit(*entry_->rule, at());
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].permits, 2u);
+  EXPECT_EQ(taken[0].key, "k");
+  EXPECT_EQ(buckets_.size(), 0u);
+  EXPECT_TRUE(buckets_.TakeLimit(*entry_->rule, at()).empty());
+  // A call that still has the old limit.
+  entry_ = old;
+  EXPECT_EQ(Acquire(), Outcome::kStaleRule);
+}
+
+TEST_F(LocalBucketsTest, BucketsAreTakenInParts) {
+  Load(Log(8));
+  constexpr size_t kKeys = 100;
+  for (size_t i = 0; i < kKeys; ++i) {
+    const std::string key = absl::StrCat("k", i);
+    const LocalBuckets::Part part{entry_, key, 1, &result_, &history_};
+    int64_t retry_after_ns = 0;
+    ASSERT_EQ(buckets_.Acquire({&part, 1}, at(), /*receipt_id=*/0, &retry_after_ns),
+              Outcome::kGranted);
+  }
+  EXPECT_EQ(buckets_.Take(/*most=*/60, at()).size(), 60u);
+  EXPECT_EQ(buckets_.size(), 40u);
+  EXPECT_EQ(Acquire(), Outcome::kUnavailable) << "all are closed";
+  EXPECT_EQ(buckets_.Take(/*most=*/60, at()).size(), 40u);
+  EXPECT_EQ(buckets_.size(), 0u);
+}
+
+TEST_F(LocalBucketsTest, OtherLimitsKeepTheirGrants) {
+  Load(Log(8));
+  EXPECT_EQ(Granted(), 2);
+  Rule other;
+  other.id = ++last_id_;
+  other.limit_id = 2;
+  EXPECT_TRUE(buckets_.TakeLimit(other, at()).empty());
+  EXPECT_EQ(buckets_.size(), 1u);
+  EXPECT_EQ(Acquire(), Outcome::kDenied);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ class LocalDecisionsTest : public CommandScene, private LocalDecisions::Remote {
     state_.node_ttl_ns = kTtlNs;
     state_.loops = 1;
     state_.nodes =
-        std::make_unique<NodeRegistry>(*this, "node", kTtlNs, state_.unavailable, /*log=*/nullptr);
+        std::make_unique<NodeRegistry>(*this, "node", kTtlNs, state_.unavailable, state_.split,
+                                       /*log=*/nullptr);
   }
   // A heartbeat may still be in flight there.
   ~LocalDecisionsTest() override { endpoints.clear(); }
