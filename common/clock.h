@@ -21,6 +21,10 @@ class Clock {
   virtual int64_t WallNs() const = 0;
 };
 
+// The wall clock at now_ns of NowNs(), which may have been read some time ago. A thread that loses
+// the processor between the readings of the two clocks reads them again.
+int64_t WallAtNs(const Clock& clock, int64_t now_ns);
+
 // CLOCK_BOOTTIME and CLOCK_REALTIME. A reading costs about 30 ns: read once per batch.
 class SystemClock final : public Clock {
  public:

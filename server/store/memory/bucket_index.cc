@@ -275,8 +275,9 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
   while (!old_record->Lock(&word, &lock_yields_)) {
   }
   // Read here, not by the caller some time ago: what the bucket lacks is measured against it.
-  const Moment at{std::max(clock_.NowNs(), shard.not_before_ns.load(std::memory_order_relaxed)),
-                  clock_.WallNs()};
+  const int64_t at_ns =
+      std::max(clock_.NowNs(), shard.not_before_ns.load(std::memory_order_relaxed));
+  const Moment at{at_ns, common::WallAtNs(clock_, at_ns)};
   uint64_t converted;
   if (Record::IsPlain(word) && to.kind == Kind::kTokenBucket) {
     const uint64_t tat =
@@ -337,7 +338,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
       return false;
     }
     BucketState* state = Record::StateOf(word);
-    const Moment at{now_ns, clock_.WallNs()};
+    const Moment at{now_ns, common::WallAtNs(clock_, now_ns)};
     const bool due = state->HasDue(now_ns);
     if (!due && !state->IsFull(parameters, at)) {
       record->Unlock(word);

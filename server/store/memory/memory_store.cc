@@ -366,7 +366,7 @@ bool MemoryStore::OpenAll(absl::Span<LockedBucket> buckets, int64_t now_ns, size
     needs_wall |= algorithm::UsesWallClock(bucket.rule().parameters);
   }
   *at_ns = now_ns;
-  const Moment at{now_ns, needs_wall ? clock_.WallNs() : 0};
+  const Moment at{now_ns, needs_wall ? common::WallAtNs(clock_, now_ns) : 0};
   bool open = true;
   for (LockedBucket& bucket : buckets) open &= bucket.Open(at, &folds);
   return open;
@@ -424,10 +424,10 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
     }
     item.exists = record != nullptr;
     if (record == nullptr) {
+      const int64_t at_ns = std::max(now_ns, index_.NotBefore(hash));
+      const bool wall = algorithm::UsesWallClock(rule->parameters);
       item.level =
-          memory::NewLevel(index_, *rule,
-                           {std::max(now_ns, index_.NotBefore(hash)),
-                            algorithm::UsesWallClock(rule->parameters) ? clock_.WallNs() : 0});
+          memory::NewLevel(index_, *rule, {at_ns, wall ? common::WallAtNs(clock_, at_ns) : 0});
       return true;
     }
     const uint64_t word = record->word();

@@ -17,6 +17,42 @@ TEST(FakeClockTest, MovesOnlyWhenAdvancedOrSet) {
   EXPECT_EQ(clock.NowNs(), 15);
 }
 
+// Its thread loses the processor after each of the first `pauses` readings.
+class InterruptedClock final : public Clock {
+ public:
+  explicit InterruptedClock(int pauses) : pauses_(pauses) {}
+
+  int64_t NowNs() const override { return Read(); }
+  int64_t WallNs() const override { return Read() + kAheadNs; }
+
+  static constexpr int64_t kAheadNs = 1'700'000'000'000'000'000;
+
+ private:
+  int64_t Read() const {
+    const int64_t read_ns = time_ns_;
+    time_ns_ += pauses_-- > 0 ? 5'000'000 : 50;
+    return read_ns;
+  }
+
+  mutable int pauses_;
+  mutable int64_t time_ns_ = 1'000'000'000;
+};
+
+TEST(WallAtNsTest, IsTheWallClockOfAnEarlierMoment) {
+  const InterruptedClock clock(/*pauses=*/1);
+  const int64_t now_ns = clock.NowNs();
+  EXPECT_NEAR(static_cast<double>(WallAtNs(clock, now_ns) - now_ns - InterruptedClock::kAheadNs), 0,
+              100);
+}
+
+TEST(WallAtNsTest, ReadsAgainAfterAPause) {
+  for (int pauses = 1; pauses < 12; ++pauses) {
+    const InterruptedClock clock(pauses);
+    EXPECT_NEAR(static_cast<double>(WallAtNs(clock, 0) - InterruptedClock::kAheadNs), 0, 100)
+        << pauses;
+  }
+}
+
 TEST(SystemClockTest, NeverStepsBack) {
   SystemClock clock;
   int64_t last = clock.NowNs();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,42 @@ TEST_F(MemoryStoreTest, TokenBucketTakesAtMostFortyBytesBesideItsKey) {
   }
   const uint64_t each = (store_.Stats().memory_bytes - before - key_bytes) / kKeys;
   EXPECT_LE(each, 40u);
+}
+
+// Each reading takes its time, as under load.
+class SlowClock final : public common::Clock {
+ public:
+  int64_t NowNs() const override { return Read(); }
+  int64_t WallNs() const override { return Read() + kAheadNs; }
+
+  static constexpr int64_t kAheadNs = 1'700'000'000 * kSecond;
+
+ private:
+  int64_t Read() const { return time_ns_ += 20'000; }
+
+  mutable int64_t time_ns_ = kSecond;
+};
+
+TEST(MemoryStoreClockTest, OperationThatTakesLongBooksNoWindowTwice) {
+  const SlowClock clock;
+  MemoryStore store(clock);
+  constexpr uint64_t kPermits = 10;
+  const auto rule = MakeRule(1, algorithm::MakeFixedWindow({kPermits, kSecond}, 0).value());
+  store.Register(rule);
+  std::map<int64_t, uint64_t> of_window;
+  const auto count = [&](const Acquired& acquired) {
+    ASSERT_TRUE(acquired.granted());
+    const int64_t wall_ns = acquired.now_ns + acquired.wait_ns + SlowClock::kAheadNs;
+    EXPECT_LE(++of_window[wall_ns / kSecond], kPermits);
+  };
+  count(Acquire(store, *rule, "k"));
+  const store::Charge charge{rule.get(), "k", 1};
+  for (int batch = 0; batch < 3; ++batch) {
+    const auto all = testing::AcquireBatch(store, std::vector<std::vector<Charge>>(300, {charge}),
+                                           {.max_wait_ns = 3600 * kSecond});
+    for (const Acquired& one : all) ASSERT_NO_FATAL_FAILURE(count(one));
+  }
+  EXPECT_EQ(of_window.size(), 91u);
 }
 
 // To make one of them looks for full ones to drop, as the other still is: with bad luck of the hash
