@@ -15,8 +15,9 @@ namespace sluice::store::redis {
 // Thread-safe.
 class IdSource {
  public:
-  // Receipts of several nodes are kept in one bucket: counts from a random number, so that their
-  // ids do not meet.
+  // Receipts of several nodes are kept in one bucket: counts from a random number below 2^58, so
+  // that their ids do not meet. Nor do they meet those of bookings, which are greater since July
+  // 2025. A bucket of slots has both: receipts' ids of acquisitions across slots of a Cluster.
   uint64_t NewReceipt() { return next_receipt_.fetch_add(1, std::memory_order_relaxed); }
 
   // The id of a booking made at now_ns of the server's clock: ordered as the bookings are,
@@ -41,7 +42,7 @@ class IdSource {
   static constexpr int64_t kBookingsSinceNs = 1'735'689'600'000'000'000;
   static constexpr uint64_t kBookingsPerUs = uint64_t{1} << 14;
 
-  std::atomic<uint64_t> next_receipt_ = common::RandomWord() >> 2 | 1;
+  std::atomic<uint64_t> next_receipt_ = common::RandomWord() >> 6 | 1;
   // Tells apart ids that two nodes make in one microsecond.
   const uint64_t booking_tag_ = common::RandomWord() % kBookingsPerUs;
   std::atomic<uint64_t> last_booking_ = 0;

@@ -97,7 +97,9 @@ class RefundCommand final : public BucketOperation {
                     [operation] { Answer(operation, RefundOutcome::kRefunded); });
   }
 
-  bool OnNewerRule(size_t, const std::shared_ptr<const RuleEntry>&) override {
+  bool OnNewerRule(size_t bucket, const std::shared_ptr<const RuleEntry>& newer) override {
+    // Nobody would repeat what gives a denied acquisition back.
+    if (!remembered_) return BucketOperation::OnNewerRule(bucket, newer);
     Answer(operation_, RefundOutcome::kStaleRule);
     return false;
   }
