@@ -48,8 +48,12 @@ local function read_bookings(key, generation)
   for name, of in string.gmatch(names or '', '((%d+)%S*)') do
     if tonumber(of) > generation then later[#later + 1] = name end
   end
-  local chunks = #later > 0 and redis.call('HMGET', key, unpack(later)) or {}
-  table.insert(chunks, 1, names)
+  local chunks = {names}
+  -- Lua's stack takes 8,000 values.
+  for from = 1, #later, 1000 do
+    local some = redis.call('HMGET', key, unpack(later, from, math.min(from + 999, #later)))
+    for i = 1, #some do chunks[#chunks + 1] = some[i] end
+  end
   return past or '', chunks
 end
 

@@ -219,11 +219,19 @@ bool OpenBucket::CloseReceipt(uint64_t receipt_id) {
 }
 
 std::optional<uint64_t> OpenBucket::Refund(uint64_t receipt_id, int64_t now_ns) {
+  const size_t estimates_before = changed_estimates_.size();
+  const size_t runs_before = refunded_.size();
   NoteRefunded(receipt_id);
   const size_t rank = slots() == nullptr ? 0 : slots()->holds().RankOf(receipt_id);
   const std::optional<uint64_t> given = state_.Refund(parameters_, receipt_id, At(now_ns));
-  if (given.has_value()) changed_ = true;
-  if (given.has_value() && slots() != nullptr) NoteRemoved(rank);
+  if (!given.has_value()) {
+    // Nothing is written, so such notes would pile up.
+    changed_estimates_.resize(estimates_before);
+    refunded_.resize(runs_before);
+    return std::nullopt;
+  }
+  changed_ = true;
+  if (slots() != nullptr) NoteRemoved(rank);
   return given;
 }
 

@@ -103,21 +103,48 @@ void OpenBucket::FormatEstimates(std::string_view version, std::vector<std::stri
         first, until);
     flush();
   };
-  constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
-  if (begin == end) write(0, kLast);
+  // Old chunks whose estimates are kept as they are, or written again together.
+  struct Range {
+    uint64_t first = 0;
+    uint64_t until = std::numeric_limits<uint64_t>::max();
+    std::vector<std::shared_ptr<const StoredBookings::Chunk>> old;
+    bool changed = true;
+  };
+  const auto count = [&](const Range& range) {
+    size_t number = 0;
+    if (state_.estimates() == nullptr) return number;
+    state_.estimates()->ForEach([&](const algorithm::Estimate&) { ++number; }, range.first,
+                                range.until);
+    return number;
+  };
+  std::vector<Range> ranges;
   // Each chunk has the ids up to the next one's first.
   for (auto old = begin; old != end; ++old) {
-    const uint64_t first = old == begin ? 0 : (*old)->first;
-    const uint64_t until = old + 1 == end ? kLast : old[1]->first;
-    const bool changed = state_.estimates() == nullptr ||
-                         std::any_of(changed_estimates_.begin(), changed_estimates_.end(),
-                                     [&](uint64_t id) { return id >= first && id < until; });
-    if (!changed) {
-      next_.chunks.push_back(*old);
+    Range range;
+    if (old != begin) range.first = (*old)->first;
+    if (old + 1 != end) range.until = old[1]->first;
+    range.old = {*old};
+    range.changed = state_.estimates() == nullptr ||
+                    std::any_of(changed_estimates_.begin(), changed_estimates_.end(),
+                                [&](uint64_t id) { return id >= range.first && id < range.until; });
+    // Small neighbours become one, so that few chunks are left of estimates that end one by one.
+    if (!ranges.empty() && (range.changed || ranges.back().changed) &&
+        count(ranges.back()) + count(range) <= kMostEstimates / 2) {
+      ranges.back().until = range.until;
+      ranges.back().old.push_back(*old);
+      ranges.back().changed = true;
+    } else {
+      ranges.push_back(std::move(range));
+    }
+  }
+  if (ranges.empty()) ranges.emplace_back();
+  for (const Range& range : ranges) {
+    if (!range.changed) {
+      next_.chunks.push_back(range.old[0]);
       continue;
     }
-    gone->push_back((*old)->name);
-    write(first, until);
+    for (const auto& old : range.old) gone->push_back(old->name);
+    write(range.first, range.until);
   }
   next_.estimate_chunks = next_.chunks.size() - before;
 }

@@ -408,6 +408,44 @@ TEST_F(SlotTicketsTest, DamagedOnesAreRefused) {
   EXPECT_FALSE(DecodePast(tokens, encoded(tokens, tickets), &origin_ns, &read).has_value());
 }
 
+// ---- Estimates ----
+
+TEST(OpenBucketEstimatesTest, ThoseThatEndOneByOneLeaveFewChunks) {
+  const algorithm::Parameters tokens =
+      *algorithm::MakeTokenBucket({1'000'000, kSecond}, 1'000'000, 0);
+  OpenBucket bucket = *OpenBucket::Read(tokens, "", "", {}, kStartNs);
+  Keys keys;
+  int64_t now_ns = kStartNs;
+  uint64_t version = 0;
+  const auto write = [&] {
+    keys.Write(bucket.Format("w.1", absl::StrCat("v", ++version), now_ns));
+    bucket.Written("w.1");
+  };
+  constexpr uint64_t kEstimates = 10'000;
+  const auto is_long = [](uint64_t id) { return id % 100 == 0; };
+  for (uint64_t id = 1; id <= kEstimates; ++id) {
+    bucket.Take(1, now_ns, id, /*set=*/0);
+    bucket.BeginEstimate(id, 1, now_ns, is_long(id) ? 20 * 3600 * kSecond : kSecond);
+    if (id % 50 == 0) write();
+  }
+  EXPECT_EQ(keys.chunks(), (kEstimates + 127) / 128);
+  now_ns += 1000 * kSecond;
+  // Each looks at a few of them.
+  for (uint64_t i = 0; i < 2 * kEstimates / 64; ++i) {
+    ASSERT_TRUE(bucket.HasRoomForEstimate(now_ns));
+    bucket.Take(1, now_ns, /*receipt_id=*/0, /*set=*/0);
+    write();
+  }
+  EXPECT_EQ(bucket.estimates(), kEstimates / 100);
+  EXPECT_LE(keys.chunks(), 6u);
+  const absl::StatusOr<OpenBucket> read = keys.Read(tokens, now_ns, std::nullopt);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->estimates(), kEstimates / 100);
+  for (uint64_t id = 1; id <= kEstimates; ++id) {
+    ASSERT_EQ(read->FindEstimate(id).has_value(), is_long(id)) << id;
+  }
+}
+
 // ---- Logs with many runs ----
 
 constexpr int64_t kMs = 1'000'000;
