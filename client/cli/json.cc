@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "common/json_string.h"
+
 namespace sluice::cli {
 
 Json& Json::Value(double number) {
@@ -12,36 +14,6 @@ Json& Json::Value(double number) {
   return Raw(text);
 }
 
-void Json::Quote(std::string_view text) {
-  text_ += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        text_ += "\\\"";
-        break;
-      case '\\':
-        text_ += "\\\\";
-        break;
-      case '\n':
-        text_ += "\\n";
-        break;
-      case '\r':
-        text_ += "\\r";
-        break;
-      case '\t':
-        text_ += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          char escaped[8];
-          std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned char>(c));
-          text_ += escaped;
-        } else {
-          text_ += c;
-        }
-    }
-  }
-  text_ += '"';
-}
+void Json::Quote(std::string_view text) { common::AppendJsonString(text, &text_); }
 
 }  // namespace sluice::cli

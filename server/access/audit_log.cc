@@ -10,27 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/json_string.h"
 #include "common/strings.h"
 
 namespace sluice::access {
 namespace {
 
-// A JSON string. `text` is UTF-8, or what is not is replaced.
 std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (byte < 0x20 || byte >= 0x7F) {
-      // Bytes beyond ASCII stand for themselves, as in Latin-1: no line is invalid JSON.
-      absl::StrAppend(&quoted, "\\u", absl::Hex(byte, absl::kZeroPad4));
-    } else {
-      quoted += c;
-    }
-  }
-  quoted += '"';
+  std::string quoted;
+  common::AppendJsonString(text, &quoted);
   return quoted;
 }
 

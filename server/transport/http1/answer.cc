@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/json_string.h"
 #include "common/strings.h"
-#include "common/utf8.h"
 
 namespace sluice::http1 {
 namespace {
@@ -127,32 +127,6 @@ std::string_view ReasonOf(int http_status) {
   }
 }
 
-void AppendJsonString(std::string_view text, std::string* out) {
-  constexpr char kHex[] = "0123456789abcdef";
-  out->push_back('"');
-  while (!text.empty()) {
-    const auto byte = static_cast<unsigned char>(text[0]);
-    size_t size = byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-    if (size > text.size() || !common::IsUtf8(text.substr(0, size))) {
-      out->append("\xEF\xBF\xBD");
-      text.remove_prefix(1);
-      continue;
-    }
-    if (byte == '"' || byte == '\\') {
-      out->push_back('\\');
-      out->push_back(text[0]);
-    } else if (byte < 0x20 || byte == 0x7F) {
-      out->append("\\u00");
-      out->push_back(kHex[byte >> 4]);
-      out->push_back(kHex[byte & 15]);
-    } else {
-      out->append(text.substr(0, size));
-    }
-    text.remove_prefix(size);
-  }
-  out->push_back('"');
-}
-
 Problem Problem::Of(const absl::Status& status, int http_status) {
   Problem problem;
   problem.code = status.code();
@@ -175,9 +149,9 @@ Problem Problem::Http(int http_status, std::string detail) {
 std::string Problem::ToJson() const {
   const CodeNames& names = NamesOf(code);
   std::string json = R"({"type":"about:blank","title":)";
-  AppendJsonString(ReasonOf(status), &json);
+  common::AppendJsonString(ReasonOf(status), &json);
   absl::StrAppend(&json, R"(,"status":)", status, R"(,"detail":)");
-  AppendJsonString(detail, &json);
+  common::AppendJsonString(detail, &json);
   absl::StrAppend(&json, R"(,"code":")", common::ToAbsl(names.name), R"(","grpc_status":)",
                   static_cast<int>(names.code));
   if (nothing_taken) json += R"(,"nothing_taken":true)";

@@ -83,9 +83,6 @@ struct Problem {
   Answer ToAnswer() const;
 };
 
-// Appends `text` as a JSON string, with quotes. Bytes that are not UTF-8 become U+FFFD.
-void AppendJsonString(std::string_view text, std::string* out);
-
 }  // namespace sluice::http1
 
 #endif  // SLUICE_SERVER_TRANSPORT_HTTP1_ANSWER_H_

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/json_string.h"
 #include "common/strings.h"
 #include "server/transport/http1/answer.h"
 #include "server/transport/web/json_call.h"
@@ -20,7 +21,7 @@ using google::protobuf::ServiceDescriptor;
 
 std::string Quoted(std::string_view text) {
   std::string json;
-  http1::AppendJsonString(text, &json);
+  common::AppendJsonString(text, &json);
   return json;
 }
 

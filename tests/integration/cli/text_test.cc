@@ -106,7 +106,7 @@ TEST(JsonTest, WritesValuesAndEscapes) {
   Json json;
   json.Open('{').Field("a", 1).Field("b", "x\"\n\x01").Name("c").Open('[');
   json.Value(true).Value(-2).Close().Field("d", 0.5).Close();
-  EXPECT_EQ(json.text(), R"({"a":1,"b":"x\"\n\u0001","c":[true,-2],"d":0.5})");
+  EXPECT_EQ(json.text(), R"({"a":1,"b":"x\"\u000a\u0001","c":[true,-2],"d":0.5})");
 }
 
 TEST(LatencyRecorderTest, QuantilesAreAtMostThreePercentTooHigh) {

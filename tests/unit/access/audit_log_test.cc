@@ -61,12 +61,13 @@ TEST(AuditLogTest, LineOfAFailureIsOneLineOfJson) {
   AuditRecord record;
   record.peer = "unix:";
   record.call = "ResetKey";
-  record.outcome = absl::NotFoundError("no \"limit\"\n\\ \xff");
-  EXPECT_EQ(AuditLog::LineOf(record, kWallNs),
-            "{\"time\":\"2023-11-14T22:13:20.123456Z\",\"client\":null,\"actor\":null,"
-            "\"peer\":\"unix:\","
-            "\"call\":\"ResetKey\",\"request\":null,\"before\":null,\"after\":null,"
-            "\"outcome\":\"NOT_FOUND\",\"error\":\"no \\\"limit\\\"\\u000a\\\\ \\u00ff\"}\n");
+  record.outcome = absl::NotFoundError("no \"lim\xC3\xAFt\"\n\\ \xff");
+  EXPECT_EQ(
+      AuditLog::LineOf(record, kWallNs),
+      "{\"time\":\"2023-11-14T22:13:20.123456Z\",\"client\":null,\"actor\":null,"
+      "\"peer\":\"unix:\","
+      "\"call\":\"ResetKey\",\"request\":null,\"before\":null,\"after\":null,"
+      "\"outcome\":\"NOT_FOUND\",\"error\":\"no \\\"lim\xC3\xAFt\\\"\\u000a\\\\ \xEF\xBF\xBD\"}\n");
 }
 
 TEST(AuditLogTest, LineOfAChangeThatIsAboutToBeMadeHasNoOutcome) {

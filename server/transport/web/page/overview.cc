@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/json_string.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/transport/http1/answer.h"
 #include "server/transport/http1/exchange.h"
@@ -121,7 +122,7 @@ class Overview::HistoryHandler final : public http1::BackgroundHandler {
     out->push_back('{');
     overview_.AppendHead(out);
     out->append(",\"limit\":");
-    http1::AppendJsonString(limit.name(), out);
+    common::AppendJsonString(limit.name(), out);
     absl::StrAppend(out, ",\"series\":\"", other ? "other" : "own", "\"");
     for (size_t outcome = 0; outcome < History::kOutcomes; ++outcome) {
       absl::StrAppend(out, ",\"", kOutcomeNames[outcome], "\":");
@@ -350,7 +351,7 @@ std::string Overview::MakeSnapshot() const {
   out.append(",\"startedAt\":");
   AppendTime(stats_.started_at_wall_ns, &out);
   out.append(",\"version\":");
-  http1::AppendJsonString(stats_.version, &out);
+  common::AppendJsonString(stats_.version, &out);
   absl::StrAppend(&out, ",\"changes\":", sources_.changes ? "true" : "false",
                   ",\"config\":", ToJson(sources_.admin.GetConfigStatus()));
   AppendNow(&out);
@@ -363,7 +364,7 @@ std::string Overview::MakeSnapshot() const {
   bool first = true;
   ForEachLimit([&](std::string_view name, const History::Series& series) {
     out.append(std::exchange(first, false) ? "{\"limit\":" : ",{\"limit\":");
-    http1::AppendJsonString(name, &out);
+    common::AppendJsonString(name, &out);
     for (size_t outcome = 0; outcome < History::kOutcomes; ++outcome) {
       absl::StrAppend(&out, ",\"", kOutcomeNames[outcome], "\":");
       AppendArray(series.Minutes(static_cast<History::Outcome>(outcome)), &out);
@@ -390,7 +391,7 @@ std::string Overview::MakeSecond(std::string_view config, bool denied_keys) cons
     const History::Counts minute = series.LastMinute();
     if (minute == History::Counts{}) return;
     if (!std::exchange(first, false)) out.push_back(',');
-    http1::AppendJsonString(name, &out);
+    common::AppendJsonString(name, &out);
     out.push_back(':');
     const History::Counts second = series.LastSecond();
     std::array<uint64_t, 2 * History::kOutcomes> numbers;
@@ -441,9 +442,9 @@ void Overview::AppendDeniedKeys(std::string* out) const {
     const auto name = names_.find(key.limit_id);
     if (name == names_.end()) continue;  // the limit was deleted
     out->append(std::exchange(first, false) ? "{\"limit\":" : ",{\"limit\":");
-    http1::AppendJsonString(name->second, out);
+    common::AppendJsonString(name->second, out);
     out->append(",\"key\":");
-    http1::AppendJsonString(key.key, out);
+    common::AppendJsonString(key.key, out);
     absl::StrAppend(out, ",\"estimate\":", key.estimate, ",\"error\":", key.error, "}");
   }
   out->push_back(']');
