@@ -1,7 +1,9 @@
 #include "server/transport/services/limit_admin_service.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -22,6 +24,9 @@
 
 namespace sluice::transport {
 namespace {
+
+constexpr access::Call kView = access::Call::kAdminView;
+constexpr access::Call kChange = access::Call::kAdminChange;
 
 // Ends a call with its response or an error. Called exactly once, on any thread.
 template <typename Response>
@@ -74,13 +79,17 @@ const std::string* ChangedLimit(const google::protobuf::Message&) { return nullp
 }  // namespace
 
 // As gRPC calls it, and as others do.
-class LimitAdminService::AnyMethod : public UnaryMethod, public Call {};
+class LimitAdminService::AnyMethod : public UnaryMethod, public Call {
+ protected:
+  using Call::Call;
+};
 
 template <typename Request, typename Response, typename Handler>
 class LimitAdminService::Method final : public AnyMethod {
  public:
-  Method(const LimitAdminService& service, std::string_view name, Handler handler)
-      : service_(service), name_(name), handler_(std::move(handler)) {}
+  Method(const LimitAdminService& service, std::string_view name, access::Call right,
+         Handler handler)
+      : AnyMethod(right), service_(service), name_(name), handler_(std::move(handler)) {}
 
   void OnCall(ServerCall& call, absl::Span<const uint8_t> bytes) override {
     if (!service_.Admit(call)) return;
@@ -106,7 +115,7 @@ class LimitAdminService::Method final : public AnyMethod {
     // By the clients as they are now: the call may have waited for its turn.
     const access::CallerPtr caller = access::Clients::Current(origin.caller);
     if (caller != nullptr) {
-      if (absl::Status allowed = caller->Check(RightOf(name_)); !allowed.ok()) {
+      if (absl::Status allowed = caller->Check(this->right()); !allowed.ok()) {
         return done(std::move(allowed));
       }
     }
@@ -115,7 +124,7 @@ class LimitAdminService::Method final : public AnyMethod {
       done(WhyNotParsed(bytes, *Request::descriptor()));
       return;
     }
-    if (RightOf(name_) == access::Call::kAdminChange) {
+    if (this->right() == access::Call::kAdminChange) {
       return Change(request, {caller, origin.peer, origin.actor}, loop, std::move(done));
     }
     handler_(request, [&loop, done = std::move(done)](const absl::StatusOr<Response>& response) {
@@ -241,16 +250,16 @@ bool LimitAdminService::Admit(ServerCall& call) const {
 }
 
 template <typename Request, typename Response, typename Handler>
-void LimitAdminService::Add(std::string_view name, Handler handler) {
+void LimitAdminService::Add(std::string_view name, access::Call right, Handler handler) {
   methods_.emplace_back(
       absl::StrCat("/sluice.v1.LimitAdmin/", common::ToAbsl(name)),
-      std::make_unique<Method<Request, Response, Handler>>(*this, name, std::move(handler)));
+      std::make_unique<Method<Request, Response, Handler>>(*this, name, right, std::move(handler)));
 }
 
 LimitAdminService::LimitAdminService(const Collaborators& with)
     : admin_(with.admin), token_(with.token), log_(with.log), audit_(with.audit) {
   Add<v1::ListLimitsRequest, v1::ListLimitsResponse>(
-      "ListLimits", [this](const auto&, const Done<v1::ListLimitsResponse>& done) {
+      "ListLimits", kView, [this](const auto&, const Done<v1::ListLimitsResponse>& done) {
         v1::ListLimitsResponse response;
         const auto table = admin_.List();
         for (const limits::Limit* limit : table->limits()) {
@@ -259,7 +268,7 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
         done(std::move(response));
       });
   Add<v1::GetLimitRequest, v1::Limit>(
-      "GetLimit", [this](const v1::GetLimitRequest& request, const Done<v1::Limit>& done) {
+      "GetLimit", kView, [this](const v1::GetLimitRequest& request, const Done<v1::Limit>& done) {
         const auto found = admin_.Get(request.name());
         if (!found.ok()) return done(found.status());
         v1::Limit response;
@@ -267,7 +276,7 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
         done(std::move(response));
       });
   Add<v1::PutLimitRequest, v1::PutLimitResponse>(
-      "PutLimit",
+      "PutLimit", kChange,
       [this](const v1::PutLimitRequest& request, const Done<v1::PutLimitResponse>& done) {
         absl::StatusOr<limits::LimitSpec> spec = wire::Read(request.limit());
         if (!spec.ok()) return done(spec.status());
@@ -279,13 +288,13 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
         done(std::move(response));
       });
   Add<v1::DeleteLimitRequest, v1::DeleteLimitResponse>(
-      "DeleteLimit",
+      "DeleteLimit", kChange,
       [this](const v1::DeleteLimitRequest& request, const Done<v1::DeleteLimitResponse>& done) {
         if (absl::Status status = admin_.Delete(request.name()); !status.ok()) return done(status);
         done(v1::DeleteLimitResponse());
       });
   Add<v1::ResetKeyRequest, v1::ResetKeyResponse>(
-      "ResetKey",
+      "ResetKey", kChange,
       [this](const v1::ResetKeyRequest& request, const Done<v1::ResetKeyResponse>& done) {
         admin_.ResetKey(request.limit(), request.key(), [done](absl::StatusOr<bool> existed) {
           if (!existed.ok()) return done(existed.status());
@@ -295,7 +304,7 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
         });
       });
   Add<v1::LiftFloorRequest, v1::LiftFloorResponse>(
-      "LiftFloor",
+      "LiftFloor", kChange,
       [this](const v1::LiftFloorRequest& request, const Done<v1::LiftFloorResponse>& done) {
         admin_.LiftFloor(request.limit(), [done](absl::StatusOr<int64_t> floor_wall_ns) {
           if (!floor_wall_ns.ok()) return done(floor_wall_ns.status());
@@ -305,7 +314,7 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
         });
       });
   Add<v1::ListHoldsRequest, v1::ListHoldsResponse>(
-      "ListHolds",
+      "ListHolds", kView,
       [this](const v1::ListHoldsRequest& request, const Done<v1::ListHoldsResponse>& done) {
         admin_.ListHolds(request.limit(), request.key(), request.max_holds(),
                          [done](absl::StatusOr<service::ListedHolds> holds) {
@@ -316,7 +325,8 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
                          });
       });
   Add<v1::EndHoldRequest, v1::EndHoldResponse>(
-      "EndHold", [this](const v1::EndHoldRequest& request, const Done<v1::EndHoldResponse>& done) {
+      "EndHold", kChange,
+      [this](const v1::EndHoldRequest& request, const Done<v1::EndHoldResponse>& done) {
         admin_.EndHold(request.limit(), request.key(), request.id(),
                        [done](absl::StatusOr<bool> ended) {
                          if (!ended.ok()) return done(ended.status());
@@ -326,7 +336,7 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
                        });
       });
   Add<v1::ListKeysRequest, v1::ListKeysResponse>(
-      "ListKeys",
+      "ListKeys", kView,
       [this](const v1::ListKeysRequest& request, const Done<v1::ListKeysResponse>& done) {
         admin_.ListKeys(request.limit(), wire::Read(request.order()), request.max_keys(),
                         [done](absl::StatusOr<service::ListedKeys> keys) {
@@ -337,16 +347,17 @@ LimitAdminService::LimitAdminService(const Collaborators& with)
                         });
       });
   Add<v1::GetConfigStatusRequest, v1::ConfigStatus>(
-      "GetConfigStatus", [this](const auto&, const Done<v1::ConfigStatus>& done) {
+      "GetConfigStatus", kView, [this](const auto&, const Done<v1::ConfigStatus>& done) {
         v1::ConfigStatus response;
         wire::Write(admin_.GetConfigStatus(), &response);
         done(std::move(response));
       });
-  Add<v1::GetStatsRequest, v1::Stats>("GetStats", [this](const auto&, const Done<v1::Stats>& done) {
-    v1::Stats response;
-    wire::Write(admin_.GetStats(), &response);
-    done(std::move(response));
-  });
+  Add<v1::GetStatsRequest, v1::Stats>("GetStats", kView,
+                                      [this](const auto&, const Done<v1::Stats>& done) {
+                                        v1::Stats response;
+                                        wire::Write(admin_.GetStats(), &response);
+                                        done(std::move(response));
+                                      });
 }
 
 LimitAdminService::~LimitAdminService() = default;
@@ -355,21 +366,14 @@ const LimitAdminService::Call& LimitAdminService::Find(std::string_view name) co
   const auto found = std::find_if(methods_.begin(), methods_.end(), [&](const auto& method) {
     return absl::EndsWith(method.first, absl::StrCat("/", common::ToAbsl(name)));
   });
-  return *found->second;
-}
-
-access::Call LimitAdminService::RightOf(std::string_view name) {
-  for (const std::string_view reading :
-       {"ListLimits", "GetLimit", "ListHolds", "ListKeys", "GetConfigStatus", "GetStats"}) {
-    if (name == reading) return access::Call::kAdminView;
-  }
-  return access::Call::kAdminChange;  // also of one that is added and not listed here
+  if (found != methods_.end()) return *found->second;
+  std::cerr << "LimitAdminService does not serve " << name << std::endl;
+  std::abort();
 }
 
 void LimitAdminService::Register(MethodTable* methods) {
   for (const auto& [path, method] : methods_) {
-    const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
-    methods->AddUnary(path, *method, {.metadata = {"authorization"}, .call = RightOf(name)});
+    methods->AddUnary(path, *method, {.metadata = {"authorization"}, .call = method->right()});
   }
 }
 

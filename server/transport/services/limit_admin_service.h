@@ -61,15 +61,19 @@ class LimitAdminService {
   // executes it, and calls done(encoded response or error) once, on `loop`, which may block.
   class Call {
    public:
+    explicit Call(access::Call right) : right_(right) {}
     virtual ~Call() = default;
+    // What a client must be allowed to do.
+    access::Call right() const { return right_; }
     using Done = std::function<void(absl::StatusOr<std::string>)>;
     virtual void Execute(absl::Span<const uint8_t> request, const Origin& origin,
                          net::EventLoop& loop, Done done) const = 0;
+
+   private:
+    const access::Call right_;
   };
-  // `name`: "ListLimits". REQUIRES: the service has it.
+  // `name`: "ListLimits". Ends the process if the service lacks it.
   const Call& Find(std::string_view name) const;
-  // What a client must be allowed to do to call the method.
-  static access::Call RightOf(std::string_view name);
 
  private:
   class AnyMethod;
@@ -89,7 +93,7 @@ class LimitAdminService {
   bool Admit(ServerCall& call) const;
   // handler(request, done) must call done(response or error) once, on any thread.
   template <typename Request, typename Response, typename Handler>
-  void Add(std::string_view name, Handler handler);
+  void Add(std::string_view name, access::Call right, Handler handler);
 
   service::LimitAdmin& admin_;
   const BearerToken* const token_;

@@ -257,7 +257,7 @@ void JsonApi::AddAdminMethods(const Collaborators& with) {
     const JsonMethod::Options options = {with.json, with.background, rpc,
                                          /*always_in_background=*/true};
     routes_.push_back({PathOf(rpc),
-                       transport::LimitAdminService::RightOf(rpc.name()),
+                       with.admin.Find(rpc.name()).right(),
                        {.methods = {http1::Method::kPost}, .max_body_bytes = bounds::kMaxJsonBytes},
                        std::make_unique<AdminMethod>(options, with.admin.Find(rpc.name()))});
   }
