@@ -13,7 +13,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "server/store/redis/commands/optimistic_command.h"
+#include "server/store/redis/commands/bucket_operation.h"
 #include "server/store/redis/commands/pending_acquires.h"
 #include "server/store/redis/wire/number_codec.h"
 

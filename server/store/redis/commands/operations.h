@@ -1,5 +1,5 @@
 // Starts the operations on buckets of one slot, other than acquisitions (acquire.h). Each is
-// executed by a command of its own (optimistic_command.h) and then answered. Each function is in
+// executed by a command of its own (bucket_operation.h) and then answered. Each function is in
 // the file of its name; StartHolds is in renew.cc.
 #ifndef SLUICE_SERVER_STORE_REDIS_COMMANDS_OPERATIONS_H_
 #define SLUICE_SERVER_STORE_REDIS_COMMANDS_OPERATIONS_H_

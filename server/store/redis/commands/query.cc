@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/store/redis/commands/bucket_operation.h"
 #include "server/store/redis/commands/operations.h"
-#include "server/store/redis/commands/optimistic_command.h"
 
 namespace sluice::store::redis {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/decide.h"
+#include "server/store/redis/commands/bucket_operation.h"
 #include "server/store/redis/commands/operations.h"
-#include "server/store/redis/commands/optimistic_command.h"
 #include "server/store/redis/commands/receipt_use.h"
 #include "server/store/redis/wire/remembered_grant.h"
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "server/store/decide.h"
+#include "server/store/redis/commands/bucket_operation.h"
 #include "server/store/redis/commands/operations.h"
-#include "server/store/redis/commands/optimistic_command.h"
 
 namespace sluice::store::redis {
 namespace {

@@ -1,7 +1,7 @@
 #include <utility>
 
+#include "server/store/redis/commands/bucket_operation.h"
 #include "server/store/redis/commands/operations.h"
-#include "server/store/redis/commands/optimistic_command.h"
 
 namespace sluice::store::redis {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <memory>
 
+#include "server/store/redis/commands/bucket_operation.h"
 #include "server/store/redis/commands/operations.h"
-#include "server/store/redis/commands/optimistic_command.h"
 #include "server/store/redis/commands/receipt_use.h"
 
 namespace sluice::store::redis {

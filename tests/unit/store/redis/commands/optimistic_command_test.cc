@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/algorithm/make_parameters.h"
+#include "server/store/redis/commands/bucket_operation.h"
 #include "server/store/redis/scripts/scripts.h"
 #include "tests/unit/store/redis/command_scene.h"
 
