@@ -258,6 +258,12 @@ bool TokenCalendar::Cancel(const TokenBucket& parameters, int64_t grant_time_ns,
     if (position.chunk == 0) front_changed_ = false;
     SummaryChanged(bookings_.chunks());
   }
+  for (const size_t c : {position.chunk, position.chunk - 1}) {
+    if (!bookings_.SmallWithNext(c)) continue;
+    bookings_.MergeWithNext(c);
+    Summarize(parameters, &bookings_.chunk(c));
+    SummaryChanged(bookings_.chunks());
+  }
   slack_ = kFar;
   FindEnd(parameters);
   return true;

@@ -55,9 +55,14 @@ void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t
   for (size_t c = position.chunk; c < bookings_.chunks(); ++c) {
     Chunks::Chunk& chunk = bookings_.chunk(c);
     const size_t first = c == position.chunk ? position.index : 0;
-    if (first == 0 && chunk.front().grant_time_ns > from_ns &&
-        chunk.back().grant_time_ns < until_ns) {
-      chunk.summary.added += permits;
+    const int64_t front_ns = chunk.front().grant_time_ns;
+    const int64_t back_ns = chunk.back().grant_time_ns;
+    if (front_ns > until_ns) return;
+    const bool all_before = front_ns > from_ns && back_ns <= until_ns;
+    const bool all_levels = back_ns < until_ns;
+    if (first == 0 && (all_before || back_ns <= from_ns) && (all_levels || front_ns >= until_ns)) {
+      if (all_before) chunk.summary.before_added += permits;
+      if (all_levels) chunk.summary.level_added += permits;
       continue;
     }
     for (size_t i = first; i < chunk.size(); ++i) {
@@ -67,7 +72,22 @@ void WindowCalendar::AddFrom(Chunks::Position position, int64_t from_ns, int64_t
       if (entry.grant_time_ns < until_ns) entry.level += permits;
     }
     Summarize(&chunk);
-    if (chunk.back().grant_time_ns > until_ns) return;
+  }
+}
+
+void WindowCalendar::MergeSmall(size_t chunk) {
+  for (const size_t c : {chunk, chunk - 1}) {
+    if (!bookings_.SmallWithNext(c)) continue;
+    for (const size_t part : {c, c + 1}) {
+      WindowSummary& summary = bookings_.chunk(part).summary;
+      for (WindowEntry& entry : bookings_.chunk(part)) {
+        entry.level += summary.level_added;
+        entry.before += summary.before_added;
+      }
+      summary.level_added = summary.before_added = 0;
+    }
+    bookings_.MergeWithNext(c);
+    Summarize(&bookings_.chunk(c));
   }
 }
 
@@ -130,12 +150,12 @@ std::optional<int64_t> WindowCalendar::FindLastAbove(const WindowHistory& histor
     const Chunks::Chunk& chunk = bookings_.chunk(c);
     budget->Spend(1);
     if (chunk.back().grant_time_ns <= from_ns) return std::nullopt;
-    if (chunk.summary.greatest_after + chunk.summary.added <= most) continue;
+    if (chunk.summary.greatest_after + chunk.summary.level_added <= most) continue;
     budget->Spend(chunk.size());
     for (size_t i = Chunks::FirstAfter(chunk, until_ns - 1); i-- > 0;) {
       const WindowEntry& entry = chunk[i];
       if (entry.grant_time_ns <= from_ns) return std::nullopt;
-      if (entry.level + chunk.summary.added > most) return entry.grant_time_ns;
+      if (entry.level + chunk.summary.level_added > most) return entry.grant_time_ns;
     }
   }
   return std::nullopt;
@@ -156,15 +176,16 @@ int64_t WindowCalendar::FirstNotAbove(const WindowHistory& history, int64_t afte
     for (size_t c = first; c < bookings_.chunks() && !found; ++c) {
       const Chunks::Chunk& chunk = bookings_.chunk(c);
       const bool whole = chunk.front().grant_time_ns > after_ns;
-      least = std::min(least, chunk.summary.least_before + chunk.summary.added);
-      if (whole && chunk.summary.least_before + chunk.summary.added > most) {
+      const int64_t added = chunk.summary.before_added;
+      least = std::min(least, chunk.summary.least_before + added);
+      if (whole && chunk.summary.least_before + added > most) {
         before += chunk.summary.permits;
         begin_ns = chunk.back().grant_time_ns;
         continue;
       }
       budget->Spend(chunk.size());
       for (const WindowEntry& entry : chunk) {
-        if (entry.grant_time_ns > begin_ns && entry.before + chunk.summary.added <= most) {
+        if (entry.grant_time_ns > begin_ns && entry.before + added <= most) {
           found = true;
           break;
         }
@@ -218,7 +239,7 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
   entry.level = LevelAt(history, booking.grant_time_ns) + permits;
   if (!bookings_.empty() && bookings_.back().grant_time_ns == booking.grant_time_ns) {
     const auto& last = bookings_.chunk(bookings_.chunks() - 1);
-    entry.before = last.back().before + last.summary.added;
+    entry.before = last.back().before + last.summary.before_added;
   } else {
     entry.before = LevelAt(history, booking.grant_time_ns - 1);
   }
@@ -228,16 +249,8 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
   const auto position = bookings_.Insert(entry, &split);
   sets_.Add(booking.set, booking.grant_time_ns);
   Chunks::Chunk& chunk = bookings_.chunk(position.chunk);
-  if (split) {
-    // The upper of the two is new, and has all the levels less what was added to the lower.
-    const size_t lower =
-        bookings_.chunk(position.chunk).summary.permits == 0 ? position.chunk - 1 : position.chunk;
-    bookings_.chunk(lower + 1).summary.added = bookings_.chunk(lower).summary.added;
-    Summarize(&bookings_.chunk(lower));
-    Summarize(&bookings_.chunk(lower + 1));
-  }
-  chunk[position.index].level -= chunk.summary.added;
-  chunk[position.index].before -= chunk.summary.added;
+  chunk[position.index].level -= chunk.summary.level_added;
+  chunk[position.index].before -= chunk.summary.before_added;
   const bool last = position.chunk + 1 == bookings_.chunks() && position.index + 1 == chunk.size();
   if (last && !split) {
     WindowSummary& summary = chunk.summary;
@@ -247,6 +260,11 @@ void WindowCalendar::Insert(const WindowHistory& history, const Booking& booking
     return;
   }
   Summarize(&chunk);
+  if (split) {
+    // The other part is a neighbour.
+    if (position.chunk > 0) Summarize(&bookings_.chunk(position.chunk - 1));
+    if (position.chunk + 1 < bookings_.chunks()) Summarize(&bookings_.chunk(position.chunk + 1));
+  }
   AddFrom({position.chunk, position.index + 1}, booking.grant_time_ns, entry.until_ns, permits);
 }
 
@@ -265,7 +283,7 @@ int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns
   for (size_t c = 0; c < bookings_.chunks(); ++c) {
     const Chunks::Chunk& chunk = bookings_.chunk(c);
     if (chunk.front().grant_time_ns >= until_ns) break;
-    const int64_t greatest = chunk.summary.greatest_after + chunk.summary.added;
+    const int64_t greatest = chunk.summary.greatest_after + chunk.summary.level_added;
     if (greatest <= most) continue;
     // It is exact, unless bookings of the chunk have folded since.
     if (chunk.head == 0 && chunk.back().grant_time_ns < until_ns) {
@@ -274,7 +292,7 @@ int64_t WindowCalendar::FreePermits(const WindowHistory& history, int64_t now_ns
     }
     for (const WindowEntry& entry : chunk) {
       if (entry.grant_time_ns >= until_ns) break;
-      most = std::max(most, entry.level + chunk.summary.added);
+      most = std::max(most, entry.level + chunk.summary.level_added);
     }
   }
   return static_cast<int64_t>(history.Capacity()) - most;
@@ -287,6 +305,7 @@ bool WindowCalendar::Cancel(int64_t grant_time_ns, uint64_t id) {
   if (!Erase(position)) Summarize(&bookings_.chunk(position.chunk));
   permits_ -= static_cast<int64_t>(booking.permits);
   AddFrom(position, grant_time_ns, booking.until_ns, -static_cast<int64_t>(booking.permits));
+  MergeSmall(position.chunk);
   return true;
 }
 
@@ -327,7 +346,7 @@ bool WindowCalendar::RebuildSome(const WindowHistory& history, RebuildCursor* cu
     if (*most == 0) return false;
     Chunks::Chunk& chunk = bookings_.chunk(cursor->chunk);
     for (WindowEntry& entry : chunk) entry.until_ns = history.CountedUntilNs(entry.grant_time_ns);
-    chunk.summary.added = 0;
+    chunk.summary.level_added = chunk.summary.before_added = 0;
     for (WindowEntry& entry : chunk) {
       if (entry.grant_time_ns != cursor->previous_ns) {
         cursor->previous_ns = entry.grant_time_ns;

@@ -14,8 +14,9 @@
 // for the first time after it; if there is none and N(t) fits, t is the moment. Where N falls is
 // found by counting, since what came first stops counting first: the past, then the bookings in
 // order. Each chunk keeps its greatest level, and the least N just before one of its bookings, so
-// that most chunks are passed over; adding n to whole chunks is one addition each. The least of all
-// is kept as a lower bound; a cancelled booking lowers it, and the next search computes it again.
+// that most chunks are passed over; adding n to whole chunks is two additions each. The least of
+// all is kept as a lower bound; a cancelled booking lowers it, and the next search computes it
+// again.
 //
 // Example: log, 2 a second (times in ms; quantum 0 for simplicity). Taken at 0; booked 1 at 400
 // and 1 at 1000. N is 1, 2, 2 just after each (at 1000 the first no longer counts).
@@ -53,14 +54,17 @@ class WindowHistory {
 // A booking, with what the calendar knows of it.
 struct WindowEntry : Booking {
   int64_t until_ns = 0;  // X of its grant time
-  // N just after it, and a nanosecond before its grant time. Both less the chunk's `added`.
+  // N just after it, and a nanosecond before its grant time. Less the chunk's level_added and
+  // before_added.
   int64_t level = 0;
   int64_t before = 0;
 };
 struct WindowSummary {
   int64_t permits = 0;
-  int64_t added = 0;  // to every level
-  // Bounds, as levels are.
+  // To every level, and to every `before`.
+  int64_t level_added = 0;
+  int64_t before_added = 0;
+  // Bounds, less the same.
   int64_t greatest_after = std::numeric_limits<int64_t>::min();
   int64_t least_before = std::numeric_limits<int64_t>::max();
 };
@@ -117,6 +121,8 @@ class WindowCalendar : public ChunkedCalendar<WindowEntry, WindowSummary> {
   static void Summarize(Chunks::Chunk* chunk);
   // Adds what counts from from_ns until until_ns to the levels of the entries from `position` on.
   void AddFrom(Chunks::Position position, int64_t from_ns, int64_t until_ns, int64_t permits);
+  // Merges the chunk with its neighbours where two are small. There need not be such a chunk.
+  void MergeSmall(size_t chunk);
   // Permits of the chunks before `chunk`, and of the entries before `index` in `chunk`.
   int64_t SumOfChunksBefore(size_t chunk) const;
   static int64_t SumOfEntriesBefore(const Chunks::Chunk& chunk, size_t index);
