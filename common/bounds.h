@@ -57,7 +57,7 @@ inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 // counted, and not read.
 inline constexpr size_t kMaxQueryBytes = size_t{256} << 10;
 
-// Bytes of a receipt: 16 charges with the longest names and keys.
+// Bytes of a receipt: 16 charges with the longest names and keys (service/receipt.cc).
 inline constexpr size_t kMaxReceiptBytes = size_t{16} << 10;
 
 // Bytes of a request of server reflection or of a health check, which all may call: a name.
@@ -361,8 +361,6 @@ inline constexpr size_t ThirdOf(size_t left) { return left / 3 + (left % 3 == 0 
 // (service/remembered_room.h). With less memory (--memory_limit) there are fewer.
 inline constexpr size_t kMaxRememberedGrants = size_t{1} << 20;
 inline constexpr size_t kRememberedGrantBytes = 64;
-// On average over all of them.
-inline constexpr size_t kRememberedCountedBytes = 32;
 
 // Callers of an event loop that wait for Redis, and commands that wait for room: a second's worth
 // of what a loop and a Redis can do. Further ones are answered as if Redis were unavailable.

@@ -48,7 +48,7 @@ struct UseCases {
   }
 
   // Grants remembered in this process take at most an eighth of what peers may make it hold, and
-  // what they forgave at most half as much (kRememberedCountedBytes).
+  // what they forgave at most half as much.
   static size_t MostRemembered(const store::Store& store, const common::MemoryBudget& memory) {
     if (store.Shared()) return common::bounds::kMaxRememberedGrants;
     const auto room = static_cast<size_t>(memory.limit()) / 8;

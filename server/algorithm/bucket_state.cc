@@ -8,6 +8,10 @@
 namespace sluice::algorithm {
 namespace {
 
+// So many estimates are forgotten at once, about 20 us if all their receipts are open; of more, one
+// chunk at a time.
+constexpr size_t kFewEstimates = 256;
+
 // How much of a bucket is used, for carry-over between algorithms. numerator <= denominator.
 struct UsedFraction {
   uint64_t numerator = 0;
@@ -47,7 +51,7 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
   if (ConcurrencyState* const slots = MutableSlots(); slots != nullptr) {
     return slots->TryTake(parameters.concurrency, permits, at.now_ns, receipt_id);
   }
-  CloseWorthless(parameters, at);
+  CloseWorthless(parameters, at, Forget::kSome);
   const auto kept_of_take = [&] {
     const OpenReceipts::Kept of_estimate = OpenEstimate(receipt_id, at.now_ns);
     return kept == OpenReceipts::Kept::kYes ? kept : of_estimate;
@@ -79,7 +83,7 @@ bool BucketState::TryTakePast(const Parameters& parameters, uint64_t permits, Mo
 }
 
 bool BucketState::TakeBooked(const Parameters& parameters, const Booking& booking, Moment at) {
-  CloseWorthless(parameters, at);
+  CloseWorthless(parameters, at, Forget::kSome);
   const OpenReceipts::Kept kept = OpenEstimate(booking.id, booking.grant_time_ns);
   return VisitRate(
       Overloaded{[&](TokenBucketState& state) {
@@ -114,12 +118,16 @@ void BucketState::BeginEstimate(uint64_t receipt_id, uint64_t permits, int64_t g
 bool BucketState::HasRoomForEstimate(Moment at, std::vector<uint64_t>* removed) {
   if (estimates_ == nullptr) return true;
   // Whenever one may come, a whole chunk is looked at, so those that are over stay few.
-  estimates_->RemoveSome(at.now_ns, [&](const Estimate& over) {
-    receipts_.Drop(over.id);
-    if (removed != nullptr) removed->push_back(over.id);
-  });
+  RemoveSomeEstimates(at, removed);
   return receipts_.kept() < common::bounds::kMaxOpenEstimatesPerBucket &&
          estimates_->MemoryBytes() < common::bounds::kMaxEstimateBytesPerBucket;
+}
+
+void BucketState::RemoveSomeEstimates(Moment at, std::vector<uint64_t>* removed) {
+  estimates_->RemoveSome(at.now_ns, [&](const Estimate& over) {
+    if (!over.closed()) receipts_.Drop(over.id);
+    if (removed != nullptr) removed->push_back(over.id);
+  });
 }
 
 OpenReceipts::Kept BucketState::OpenEstimate(uint64_t receipt_id, int64_t grant_time_ns) {
@@ -180,10 +188,17 @@ void BucketState::SetReceipts(const BucketImage& image) {
   }
 }
 
-void BucketState::CloseWorthless(const Parameters& parameters, Moment at) {
-  if (estimates_ != nullptr && !estimates_->AnyKept(at.now_ns)) {
-    receipts_.DropKept();
-    estimates_ = nullptr;
+void BucketState::CloseWorthless(const Parameters& parameters, Moment at, Forget forget) {
+  if (HasOldEstimates(at.now_ns)) {
+    if (forget == Forget::kAll) {
+      receipts_.DropKept();
+      estimates_ = nullptr;
+    } else {
+      do {
+        RemoveSomeEstimates(at);
+      } while (0 < estimates_->size() && estimates_->size() <= kFewEstimates);
+      if (estimates_->size() == 0) estimates_ = nullptr;
+    }
   }
   if (receipts_.empty()) return;
   VisitRate(Overloaded{[&](const TokenBucketState& state) {
@@ -201,7 +216,7 @@ void BucketState::CloseWorthless(const Parameters& parameters, Moment at) {
 std::optional<uint64_t> BucketState::RefundPast(const Parameters& parameters, uint64_t receipt_id,
                                                 uint64_t keep, Moment at, uint64_t* when) {
   if (slots() != nullptr) return EndHold(receipt_id, at);
-  CloseWorthless(parameters, at);
+  CloseWorthless(parameters, at, Forget::kSome);
   return VisitRate(
       Overloaded{[&](TokenBucketState& state) -> std::optional<uint64_t> {
                    const uint64_t unit = parameters.token_bucket.unit_ticks;
@@ -233,7 +248,7 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
     if (estimates_ != nullptr) estimates_->Move(moved_ns);
     return;
   }
-  CloseWorthless(from, at);
+  CloseWorthless(from, at, Forget::kSome);
   if (from.kind == to.kind) {
     VisitRate(Overloaded{[&](TokenBucketState& state) {
                            ConvertTokens(from.token_bucket, to.token_bucket, at.now_ns, &state);
@@ -246,7 +261,7 @@ void BucketState::ConvertPast(const Parameters& from, const Parameters& to, Mome
                            state = state.ConvertTo(Of(from, state), Of(to, state), Time(at, state));
                          }},
               state_);
-    CloseWorthless(to, at);
+    CloseWorthless(to, at, Forget::kSome);
     return;
   }
 
@@ -306,6 +321,12 @@ void BucketState::MakeFull(const Parameters& parameters, Moment at) {
 
 std::optional<uint64_t> BucketState::EndHold(uint64_t receipt_id, Moment at) {
   return slots() == nullptr ? std::nullopt : MutableSlots()->EndHold(receipt_id, at.now_ns);
+}
+
+BucketState BucketState::TakeHolds() {
+  BucketState taken{Parameters()};
+  if (slots() != nullptr) taken.state_ = std::exchange(state_, ConcurrencyState());
+  return taken;
 }
 
 std::optional<int64_t> BucketState::HeldUntilNs(uint64_t receipt_id, Moment at) const {

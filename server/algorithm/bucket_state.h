@@ -213,6 +213,9 @@ class BucketState {
   std::optional<int64_t> RenewHold(const Parameters& parameters, uint64_t receipt_id, Moment at);
   // The end of the hold. nullopt: as EndHold.
   std::optional<int64_t> HeldUntilNs(uint64_t receipt_id, Moment at) const;
+  // A bucket of slots with all its holds, which this one no longer has, so that they can be freed
+  // elsewhere. Of other algorithms an empty one.
+  BucketState TakeHolds();
   // Adds a hold as it was. REQUIRES: slots, and no hold has its id.
   void RestoreHold(const Hold& hold) { MutableSlots()->Restore(hold); }
   // Null: these are no slots.
@@ -241,8 +244,16 @@ class BucketState {
   // Without the bookings. REQUIRES: kind() == kTokenBucket.
   uint64_t tat() const { return std::get<TokenBucketState>(state_).tat; }
 
-  // Closes receipts that are no longer worth anything, and forgets estimates if none is kept.
-  void CloseWorthless(const Parameters& parameters, Moment at);
+  // Whether there are estimates, and none is kept.
+  bool HasOldEstimates(int64_t now_ns) const {
+    return estimates_ != nullptr && !estimates_->AnyKept(now_ns);
+  }
+
+  // Closes receipts that are no longer worth anything, and forgets estimates if none is kept. With
+  // kSome, of many estimates some: a bucket may have a million. Until all are forgotten, the bucket
+  // has estimates.
+  enum class Forget : bool { kSome = false, kAll = true };
+  void CloseWorthless(const Parameters& parameters, Moment at, Forget forget = Forget::kAll);
 
   // `with_bookings` false: all but them and the estimates. `runs_from`: of a log the runs from that
   // quantum on.
@@ -281,6 +292,8 @@ class BucketState {
   // is open (again).
   OpenReceipts::Kept OpenEstimate(uint64_t receipt_id, int64_t grant_time_ns);
   void SetReceipts(const BucketImage& image);
+  // Removes some of those that are over, and appends their ids to `removed`, if given.
+  void RemoveSomeEstimates(Moment at, std::vector<uint64_t>* removed = nullptr);
   // Converts `most` bookings more, and lowers it. Returns whether that were all.
   bool ContinueConversion(const Parameters& parameters, size_t* most);
   void ConvertPast(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns);

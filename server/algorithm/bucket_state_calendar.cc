@@ -186,7 +186,7 @@ uint64_t BucketState::Force(const Parameters& parameters, uint64_t permits, uint
   if (calendar_ != nullptr) at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
   // Slots that are not there cannot be held.
   if (slots() != nullptr) return permits;
-  CloseWorthless(parameters, at);
+  CloseWorthless(parameters, at, Forget::kSome);
   bool closed_older = false;
   const uint64_t forgiven = VisitRate(
       Overloaded{
@@ -240,7 +240,7 @@ uint64_t BucketState::Force(const Parameters& parameters, uint64_t permits, uint
 
 void BucketState::GiveBack(const Parameters& parameters, uint64_t permits, Moment at) {
   if (calendar_ != nullptr) at = calendar_->Planned(calendar_->NotBefore(at).now_ns);
-  CloseWorthless(parameters, at);
+  CloseWorthless(parameters, at, Forget::kSome);
   auto& window = std::get<FixedWindowState>(state_);
   const uint64_t given = window.GiveBack(parameters.fixed_window, permits, at);
   receipts_.ForgivePermits(given);
@@ -494,7 +494,7 @@ size_t BucketState::Fold(const Parameters& parameters, Moment at, size_t most) {
 }
 
 void BucketState::Reset(const Parameters& parameters, Moment at) {
-  Fold(parameters, at);
+  if (slots() == nullptr) Fold(parameters, at);
   MakeFull(parameters, at);
   if (calendar_ == nullptr) return;
   RebuildBookings(parameters, calendar_->Planned(calendar_->NotBefore(at).now_ns));
@@ -532,7 +532,8 @@ int64_t BucketState::LastGrantTimeNs() const {
 void BucketState::Convert(const Parameters& from, const Parameters& to, Moment at, int64_t moved_ns,
                           size_t most) {
   if (from == to) return;
-  Fold(from, at);
+  // Holds that have ended may be many. They stay until later calls remove them.
+  if (slots() == nullptr) Fold(from, at);
   ConvertPast(from, to, at, moved_ns);
   // Grant times already given stand, but slots are not counted by them.
   if (IsConcurrency(to)) calendar_ = nullptr;

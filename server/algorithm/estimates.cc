@@ -1,5 +1,6 @@
 #include "server/algorithm/estimates.h"
 
+#include <iterator>
 #include <utility>
 
 namespace sluice::algorithm {
@@ -9,36 +10,34 @@ constexpr auto kIdIsLess = [](const Estimate& estimate, uint64_t id) { return es
 
 }  // namespace
 
-size_t Estimates::ChunkOf(uint64_t id) const {
-  const auto behind =
-      std::upper_bound(chunks_.begin(), chunks_.end(), id,
-                       [](uint64_t of, const Chunk& chunk) { return of < chunk.front().id; });
-  return behind == chunks_.begin() ? 0 : static_cast<size_t>(behind - chunks_.begin()) - 1;
+Estimates::Chunks::const_iterator Estimates::ChunkOf(uint64_t id) const {
+  const auto behind = chunks_.upper_bound(id);
+  return behind == chunks_.begin() ? behind : std::prev(behind);
 }
 
 const Estimate* Estimates::Find(uint64_t id) const {
-  if (chunks_.empty()) return nullptr;
-  const Chunk& chunk = chunks_[ChunkOf(id)];
-  const auto found = std::lower_bound(chunk.begin(), chunk.end(), id, kIdIsLess);
-  return found != chunk.end() && found->id == id ? &*found : nullptr;
+  const auto chunk = ChunkOf(id);
+  if (chunk == chunks_.end()) return nullptr;
+  const auto found = std::lower_bound(chunk->second.begin(), chunk->second.end(), id, kIdIsLess);
+  return found != chunk->second.end() && found->id == id ? &*found : nullptr;
 }
 
 Estimate& Estimates::Add(const Estimate& estimate) {
-  size_t place = chunks_.empty() ? 0 : ChunkOf(estimate.id);
-  if (chunks_.empty()) chunks_.emplace_back();
-  if (chunks_[place].size() >= kChunk) {
-    Chunk& full = chunks_[place];
+  auto place = chunks_.upper_bound(estimate.id);
+  place = place == chunks_.begin() ? chunks_.try_emplace(place, 0) : std::prev(place);
+  if (Chunk& full = place->second; full.size() >= kChunk) {
     // Ids grow, so most chunks stay full.
     const auto cut = std::lower_bound(full.begin(), full.end(), estimate.id, kIdIsLess);
     const auto from = cut == full.end() ? cut : full.begin() + kChunk / 2;
     Chunk rest(from, full.end());
     full.erase(from, full.end());
     capacity_ += rest.capacity();
-    const bool behind = rest.empty() || rest.front().id < estimate.id;
-    chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(place) + 1, std::move(rest));
-    if (behind) ++place;
+    const uint64_t first = rest.empty() ? estimate.id : rest.front().id;
+    // Ends the use of `full`.
+    const auto added = chunks_.emplace(first, std::move(rest)).first;
+    place = first <= estimate.id ? added : std::prev(added);
   }
-  Chunk& chunk = chunks_[place];
+  Chunk& chunk = place->second;
   capacity_ -= chunk.capacity();
   const auto at = std::lower_bound(chunk.begin(), chunk.end(), estimate.id, kIdIsLess);
   Estimate& added = *chunk.insert(at, estimate);
@@ -50,26 +49,43 @@ Estimate& Estimates::Add(const Estimate& estimate) {
 
 void Estimates::RemoveSome(int64_t now_ns, absl::FunctionRef<void(const Estimate&)> removed) {
   if (chunks_.empty()) return;
-  if (next_ >= chunks_.size()) next_ = 0;
-  Chunk& chunk = chunks_[next_];
+  auto place = chunks_.lower_bound(next_);
+  if (place == chunks_.end()) place = chunks_.begin();
+  next_ = place->first + 1;
+  Chunk& chunk = place->second;
   const auto end = std::remove_if(chunk.begin(), chunk.end(), [&](const Estimate& estimate) {
     if (estimate.kept_until_ns() >= now_ns) return false;
     removed(estimate);
     return true;
   });
+  if (end == chunk.end()) return;
   size_ -= static_cast<size_t>(chunk.end() - end);
   chunk.erase(end, chunk.end());
-  if (!chunk.empty()) {
-    ++next_;
+  if (chunk.empty()) {
+    capacity_ -= chunk.capacity();
+    chunks_.erase(place);
     return;
   }
-  capacity_ -= chunk.capacity();
-  chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(next_));
+  place = JoinWithNext(place);
+  if (place != chunks_.begin()) JoinWithNext(std::prev(place));
+}
+
+Estimates::Chunks::iterator Estimates::JoinWithNext(Chunks::iterator chunk) {
+  const auto next = std::next(chunk);
+  if (next == chunks_.end()) return chunk;
+  Chunk& lower = chunk->second;
+  const Chunk& upper = next->second;
+  if (lower.size() + upper.size() > kChunk / 2) return chunk;
+  capacity_ -= lower.capacity() + upper.capacity();
+  lower.insert(lower.end(), upper.begin(), upper.end());
+  capacity_ += lower.capacity();
+  return std::prev(chunks_.erase(next));
 }
 
 void Estimates::Move(int64_t by_ns) {
+  if (by_ns == 0) return;
   kept_until_ns_ = std::numeric_limits<int64_t>::min();
-  for (Chunk& chunk : chunks_) {
+  for (auto& [first, chunk] : chunks_) {
     for (Estimate& estimate : chunk) {
       estimate.end_ns += by_ns;
       NoteEnd(estimate);

@@ -13,7 +13,7 @@
 //   settle(15) again            the same answer; any other actual: already settled
 //
 // An estimate is kept for kKeptNs after its end, so that a call that is repeated is answered alike.
-// Those that are over are removed a few at a time, when others begin.
+// Those that are over are removed a few at a time: when others begin, and once none is kept.
 //
 // Not thread-safe; never blocks. Moments are nanoseconds of the bucket's clock.
 #ifndef SLUICE_SERVER_ALGORITHM_ESTIMATES_H_
@@ -25,6 +25,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/functional/function_ref.h"
 
 namespace sluice::algorithm {
@@ -78,7 +79,7 @@ class Estimates {
     kept_until_ns_ = std::max(kept_until_ns_, estimate.kept_until_ns());
   }
 
-  // Removes some of those that are no longer kept, after a call of `removed` for each.
+  // Removes some of those that are no longer kept, one chunk's, after a call of `removed` for each.
   void RemoveSome(int64_t now_ns, absl::FunctionRef<void(const Estimate&)> removed);
   // Whether any is still kept. May also be true if only removed ones would be.
   bool AnyKept(int64_t now_ns) const { return now_ns <= kept_until_ns_; }
@@ -91,15 +92,17 @@ class Estimates {
 
   size_t size() const { return size_; }
   size_t MemoryBytes() const {
-    return sizeof(*this) + chunks_.capacity() * sizeof(Chunk) + capacity_ * sizeof(Estimate);
+    // Nodes of the tree are half full to full.
+    return sizeof(*this) + chunks_.size() * 2 * sizeof(Chunks::value_type) +
+           capacity_ * sizeof(Estimate);
   }
 
   // In the order of their ids: those from `first` on, up to `until` without it.
   template <typename Visit>
   void ForEach(Visit visit, uint64_t first = 0,
                uint64_t until = std::numeric_limits<uint64_t>::max()) const {
-    for (size_t c = chunks_.empty() ? 0 : ChunkOf(first); c < chunks_.size(); ++c) {
-      for (const Estimate& estimate : chunks_[c]) {
+    for (auto chunk = ChunkOf(first); chunk != chunks_.end(); ++chunk) {
+      for (const Estimate& estimate : chunk->second) {
         if (estimate.id >= until) return;
         if (estimate.id >= first) visit(estimate);
       }
@@ -109,14 +112,19 @@ class Estimates {
  private:
   static constexpr size_t kChunk = 64;
   using Chunk = std::vector<Estimate>;
+  // Each by the least id that it may have; none is empty. A tree, since a list of all chunks would
+  // be moved for each that comes or goes.
+  using Chunks = absl::btree_map<uint64_t, Chunk>;
 
-  // The chunk that would have it: the last one that does not begin behind it.
-  size_t ChunkOf(uint64_t id) const;
+  // The chunk that would have it, or else one behind it.
+  Chunks::const_iterator ChunkOf(uint64_t id) const;
+  // Makes one chunk of this and the next one if both together are small. Returns this one.
+  Chunks::iterator JoinWithNext(Chunks::iterator chunk);
 
-  std::vector<Chunk> chunks_;  // none is empty
+  Chunks chunks_;
   size_t size_ = 0;
   size_t capacity_ = 0;  // of all chunks
-  size_t next_ = 0;      // the chunk that RemoveSome looks at
+  uint64_t next_ = 0;    // RemoveSome looks at the first chunk from this key on
   int64_t kept_until_ns_ = std::numeric_limits<int64_t>::min();
 };
 

@@ -6,15 +6,15 @@
 namespace sluice::algorithm {
 namespace {
 
-// No cost, and no permits of a receipt, with that on top, overflow.
-constexpr uint64_t kMostForgiven = uint64_t{1} << 62;
+// No cost, and no permits of a receipt, with that on top, overflow: they are less.
+constexpr uint64_t kMostForgiven = uint64_t{1} << 63;
 
 }  // namespace
 
 void OpenReceipts::List::Clear() {
   slots.clear();
   sums.clear();
-  least = forgiven = 0;
+  least = forgiven = most_permits = 0;
   head = not_kept_head = open = not_kept = 0;
   late.clear();
 }
@@ -132,6 +132,7 @@ void OpenReceipts::List::PackIfSparse(bool has_steps) {
 
 void OpenReceipts::List::ApplyForgiven(uint64_t Slot::* field) {
   for (Slot& slot : slots) slot.*field = Worth(slot.*field);
+  most_permits = Worth(most_permits);
   forgiven = 0;
 }
 
@@ -206,11 +207,7 @@ std::optional<uint64_t> OpenReceipts::RefundTicks(uint64_t id, uint64_t keep_tic
 void OpenReceipts::Forgive(uint64_t Slot::* field, uint64_t amount) {
   List& list = *list_;
   if (amount > kMostForgiven - list.forgiven) list.ApplyForgiven(field);
-  if (amount <= kMostForgiven) {
-    list.forgiven += amount;
-    return;
-  }
-  for (Slot& slot : list.slots) slot.*field -= std::min(slot.*field, amount);
+  list.forgiven += amount;
 }
 
 void OpenReceipts::ForgiveTicks(uint64_t ticks) {
@@ -245,6 +242,7 @@ void OpenReceipts::Scale(uint64_t numerator, uint64_t denominator, uint64_t shor
 bool OpenReceipts::OpenPermits(uint64_t id, uint64_t when, uint64_t permits, Kept kept) {
   List& list = this->list();
   list.PackIfSparse(/*has_steps=*/false);
+  list.most_permits = std::max(list.most_permits, permits + list.forgiven);
   return list.Open({id, when, permits + list.forgiven, /*open=*/true, kept == Kept::kYes});
 }
 
@@ -260,7 +258,10 @@ std::optional<OpenReceipts::Receipt> OpenReceipts::Close(uint64_t id) {
 }
 
 void OpenReceipts::ForgivePermits(uint64_t permits) {
-  if (!empty() && permits != 0) Forgive(&Slot::step_or_permits, permits);
+  if (empty()) return;
+  // What is more than any receipt is worth changes nothing.
+  permits = std::min(permits, list_->Worth(list_->most_permits));
+  if (permits != 0) Forgive(&Slot::step_or_permits, permits);
 }
 
 }  // namespace sluice::algorithm

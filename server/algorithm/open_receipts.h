@@ -168,7 +168,8 @@ class OpenReceipts {
     std::vector<Slot> slots;
     std::vector<uint64_t> sums;  // of the steps of each block
     uint64_t least = 0;          // of the steps of all slots
-    uint64_t forgiven = 0;       // since the list was packed, or was empty
+    uint64_t forgiven = 0;       // since it was applied to the slots, or the list was empty
+    uint64_t most_permits = 0;   // no slot has more; with what had been forgiven
     uint32_t head = 0;           // slots before it are closed, and have no steps
     uint32_t not_kept_head = 0;  // no slot before it is open and not kept
     uint32_t open = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/bounds.h"
 #include "server/algorithm/token_bucket.h"
 
 namespace sluice::store::memory {
@@ -35,6 +36,8 @@ constexpr size_t kSweepPerMaintain = 2048;
 constexpr size_t kSweepPerLock = 256;
 constexpr size_t kReclaimPerMaintain = 2048;
 constexpr size_t kCollectPerMaintain = 256;
+// Bytes of a state that is freed at once: some hundred allocations.
+constexpr size_t kFreedAtOnce = size_t{64} << 10;
 // How far ahead records are fetched where many are looked at.
 constexpr size_t kAhead = 8;
 
@@ -255,6 +258,7 @@ Record* BucketIndex::Create(Shard& shard, size_t shard_index, uint64_t hash, con
 
 Record* BucketIndex::Place(size_t shard_index, std::atomic<uint64_t>* slot, uint64_t hash,
                            uint64_t word, const Rule& rule, std::string_view key, uint16_t maker) {
+  static_assert(Record::Bytes(common::bounds::kMaxKeyBytes) <= SlabAllocator::kMaxBytes);
   Record* const record = Record::Make(slabs_.Allocate(shard_index, Record::Bytes(key.size())), word,
                                       rule.id, maker, key);
   rules_.Find(rule.id)->buckets.fetch_add(1, std::memory_order_relaxed);
@@ -303,6 +307,7 @@ Record* BucketIndex::Convert(Shard& shard, size_t shard_index, std::atomic<uint6
         before = CountsOf(*state);
       }
     }
+    if (!algorithm::IsConcurrency(to)) FreeHoldsLater(state);
     state->Convert(from, to, at, /*moved_ns=*/0, kConvertedAtOnce);
     if (algorithm::IsConcurrency(to)) KeepSlotsClosed(from, rule, state);
     Recount(rule, old_record->maker(), before, CountsOf(*state));
@@ -357,6 +362,7 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
     }
     RaiseNotBefore(shard, now_ns);
     record->Unlock(Record::kDead);
+    FreeLater(state);
     delete state;
   }
 
@@ -469,6 +475,12 @@ void BucketIndex::ShrinkIfMostlyEmpty(Shard& shard, size_t shard_index) {
   }
 }
 
+void BucketIndex::FreeLater(BucketState* state) {
+  if (state->MemoryBytes() <= kFreedAtOnce) return;
+  common::MutexLock lock(&to_free_mu_);
+  to_free_.push_back(std::move(*state));
+}
+
 bool BucketIndex::Maintain() {
   common::MutexLock lock(&maintain_mu_);
   const int64_t now_ns = clock_.NowNs();
@@ -494,6 +506,11 @@ bool BucketIndex::Maintain() {
       round_found_ = false;
       break;
     }
+  }
+  std::vector<BucketState> to_free;
+  {
+    common::MutexLock to_free_lock(&to_free_mu_);
+    to_free.swap(to_free_);
   }
   rules_.Collect(kCollectPerMaintain);
   room_.Refresh();

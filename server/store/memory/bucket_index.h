@@ -19,6 +19,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "common/bounds.h"
@@ -133,9 +134,18 @@ class BucketIndex {
     RaiseNotBefore(shards_[ShardOf(hash)], now_ns);
   }
 
+  // Moves what the state of a bucket owns away if that is much, to be freed by Maintain: an event
+  // loop would need milliseconds.
+  void FreeLater(algorithm::BucketState* state);
+  // The same of the holds of slots, which are all to end.
+  void FreeHoldsLater(algorithm::BucketState* state) {
+    algorithm::BucketState holds = state->TakeHolds();
+    FreeLater(&holds);
+  }
+
   // Visits a bounded number of buckets, drops the full ones, shrinks tables that are mostly empty,
-  // frees retired memory, and moves memory to huge pages. Returns true while there was something to
-  // do. May take milliseconds: not for event loops.
+  // frees retired memory and large states, and moves memory to huge pages. Returns true while there
+  // was something to do. May take milliseconds: not for event loops.
   bool Maintain();
 
   // One bucket, as it is saved. Pointers are valid during the visit.
@@ -370,6 +380,9 @@ class BucketIndex {
   common::Mutex maintain_mu_;
   size_t maintain_shard_ ABSL_GUARDED_BY(maintain_mu_) = 0;
   bool round_found_ ABSL_GUARDED_BY(maintain_mu_) = false;
+
+  common::Mutex to_free_mu_;
+  std::vector<algorithm::BucketState> to_free_ ABSL_GUARDED_BY(to_free_mu_);
 };
 
 }  // namespace sluice::store::memory

@@ -61,6 +61,7 @@ class LockedBucket {
   bool Open(algorithm::Moment at, size_t* folds) {
     wall_ahead_ns_ = at.wall_ns - at.now_ns;
     if (parameters().kind != algorithm::Kind::kTokenBucket) index_->SetNotBefore(hash_, at.now_ns);
+    forgets_ = !missing() && !Record::IsPlain(word_) && state().HasOldEstimates(at.now_ns);
     const size_t before = bookings();
     if (before == 0) return true;
     const bool converting = state().converting();
@@ -75,9 +76,11 @@ class LockedBucket {
     constexpr size_t kKeyBytesPerStep = 4;
     constexpr size_t kBookingsPerStep = 64;
     constexpr size_t kHoldsPerStep = 256;
+    constexpr size_t kForgetSteps = 1000;
     const algorithm::ConcurrencyState* const held = missing() ? nullptr : slots();
     return kAnyBucket + key_.size() / kKeyBytesPerStep + bookings() / kBookingsPerStep +
            (held == nullptr ? 0 : held->holds().size() / kHoldsPerStep) +
+           (forgets_ ? kForgetSteps : 0) +
            VisitOwn(parameters(), [](const auto& own) { return own.DecisionSteps(); });
   }
   // To be called before an acquisition is decided, which may open a receipt. If its state would
@@ -96,7 +99,7 @@ class LockedBucket {
       bool plain = false;
       if (state().kind() == algorithm::Kind::kTokenBucket && state().bookings() == 0) {
         algorithm::BucketState& state = ToChange();
-        state.CloseWorthless(parameters(), At(now_ns));
+        state.CloseWorthless(parameters(), At(now_ns), algorithm::BucketState::Forget::kSome);
         plain = state.IsPlainTokenBucket();
         if (plain) {
           word_ = Record::WordOf(state.tat());
@@ -219,7 +222,8 @@ class LockedBucket {
           index_->empty_since().has_value() ? index_->NewState(*rule_).tat() : 0;
       word_ = Record::WordOf(std::max(algorithm::ToTicks(token(), now_ns), new_tat));
     } else {
-      ToChange().Reset(parameters(), At(now_ns));
+      index_->FreeHoldsLater(&ToChange());
+      state().Reset(parameters(), At(now_ns));
       const bool new_is_full =
           !index_->lost_data() || index_->NewState(*rule_).IsFull(parameters(), At(now_ns));
       if (!new_is_full) index_->Exhaust(*rule_, &state());
@@ -283,6 +287,7 @@ class LockedBucket {
   int64_t wall_ahead_ns_ = 0;       // wall clock minus NowNs(); read for fixed_window only
   size_t receipts_evicted_ = 0;
   bool no_room_ = false;
+  bool forgets_ = false;  // its estimates are old, and are removed some at a time
   BucketMaker maker_;     // of the operation
   bool changed_ = false;  // the state may differ from what the index counts:
   BucketIndex::Counts before_;

@@ -88,6 +88,31 @@ TEST(BucketStateTest, IsPlainWhenNoReceiptIsOpen) {
   EXPECT_TRUE(bucket.IsPlainTokenBucket());
 }
 
+// A million of them would take 100 ms.
+TEST(BucketStateTest, EndedHoldsStayWhenTheLimitChanges) {
+  const Parameters before = *MakeConcurrency(1000, kSecond);
+  const Parameters after = *MakeConcurrency(500, kSecond);
+  BucketState bucket(before);
+  for (uint64_t id = 1; id <= 1000; ++id) ASSERT_TRUE(bucket.TryTake(before, 1, At(0), id));
+  bucket.Convert(before, after, At(kSecond));
+  EXPECT_EQ(bucket.slots()->holds().size(), 1000u);
+  EXPECT_EQ(bucket.LevelAt(after, At(kSecond)).remaining, 500);
+  EXPECT_TRUE(bucket.TryTake(after, 500, At(kSecond), 1001));
+  bucket.Reset(after, At(kSecond));
+  EXPECT_EQ(bucket.slots()->holds().size(), 0u);
+  EXPECT_EQ(bucket.LevelAt(after, At(kSecond)).remaining, 500);
+}
+
+TEST(BucketStateTest, GivesAllItsHoldsAway) {
+  const Parameters slots = *MakeConcurrency(10, kSecond);
+  BucketState bucket(slots);
+  ASSERT_TRUE(bucket.TryTake(slots, 10, At(0), 1));
+  const BucketState taken = bucket.TakeHolds();
+  EXPECT_EQ(taken.open_receipts(), 1u);
+  EXPECT_TRUE(bucket.IsFull(slots, At(0)));
+  EXPECT_TRUE(bucket.TryTake(slots, 10, At(0), 2));
+}
+
 TEST(BucketStateTest, ReportsAnEvictedReceipt) {
   const Parameters p = *MakeSlidingLog({10'000, kSecond});
   BucketState bucket(p);

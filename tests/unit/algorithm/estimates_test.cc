@@ -241,13 +241,15 @@ RC_GTEST_PROP(EstimatesTest, FindsWhatWasAddedUntilItIsOver, ()) {
   std::map<uint64_t, Estimate> all;
   uint64_t last_id = 0;
   int64_t now_ns = 0;
+  // With the longer times there are several chunks.
+  const auto most_ns = *rc::gen::element<int64_t>(300, 3000);
   for (int steps = *rc::gen::inRange(1, 600); steps > 0; --steps) {
     now_ns += *rc::gen::inRange<int64_t>(0, 20);
     Estimate one;
     one.id = last_id += 10;
     if (*rc::gen::inRange(0, 8) == 0) one.id -= *rc::gen::inRange<uint64_t>(0, last_id);
     if (all.contains(one.id)) continue;
-    one.end_ns = now_ns + *rc::gen::inRange<int64_t>(0, 300) - Estimate::kKeptNs;
+    one.end_ns = now_ns + *rc::gen::inRange<int64_t>(0, most_ns) - Estimate::kKeptNs;
     estimates.RemoveSome(now_ns, [&](const Estimate& over) {
       RC_ASSERT(over == all.at(over.id));
       RC_ASSERT(over.end_ns + Estimate::kKeptNs < now_ns);
@@ -264,6 +266,52 @@ RC_GTEST_PROP(EstimatesTest, FindsWhatWasAddedUntilItIsOver, ()) {
   for (const auto& [id, one] : all) {
     RC_ASSERT(estimates.Find(id) != nullptr && *estimates.Find(id) == one);
     RC_ASSERT(estimates.Find(id + 1) == nullptr || all.contains(id + 1));
+  }
+}
+
+TEST(EstimatesTest, SparseChunksAreJoined) {
+  Estimates estimates;
+  for (uint64_t id = 1; id <= 6400; ++id) {
+    Estimate one;
+    one.id = id;
+    one.end_ns = id % 16 == 0 ? kSecond : 0;
+    estimates.Add(one);
+  }
+  const size_t before = estimates.MemoryBytes();
+  for (int i = 0; i < 300; ++i) {
+    estimates.RemoveSome(Estimate::kKeptNs + 1,
+                         [](const Estimate& one) { EXPECT_NE(one.id % 16, 0u); });
+  }
+  EXPECT_EQ(estimates.size(), 400u);
+  EXPECT_LT(estimates.MemoryBytes() * 3, before);
+  uint64_t last_id = 0;
+  estimates.ForEach([&](const Estimate& one) { EXPECT_EQ(one.id, last_id += 16); });
+  EXPECT_EQ(last_id, 6400u);
+  for (uint64_t id = 1; id <= 6400; ++id) EXPECT_EQ(estimates.Find(id) != nullptr, id % 16 == 0);
+}
+
+TEST(EstimatesTest, ManyAreForgottenSomeAtATime) {
+  constexpr uint64_t kMany = 1000;
+  for (const Parameters& parameters :
+       {Tokens(2 * kMany), *MakeSlidingLog({2 * kMany, 100 * kSecond}),
+        *MakeSlidingWindow({2 * kMany, 100 * kSecond}, 10),
+        *MakeFixedWindow({2 * kMany, 100 * kSecond}, 0)}) {
+    BucketState state(parameters);
+    for (uint64_t id = 1; id <= kMany; ++id) {
+      Take(state, parameters, id, 1, 0);
+      if (id % 2 == 0) Settle(state, parameters, id, 1, 0);
+    }
+    const Moment later = At(kSecond + Estimate::kKeptNs + 1);
+    size_t calls = 0;
+    while (state.estimates() != nullptr) {
+      const size_t before = state.estimates()->size();
+      state.CloseWorthless(parameters, later, BucketState::Forget::kSome);
+      const size_t left = state.estimates() == nullptr ? 0 : state.estimates()->size();
+      EXPECT_LE(before - left, kMany / 2);
+      ASSERT_LT(++calls, 100u);
+    }
+    EXPECT_GT(calls, 5u);
+    EXPECT_EQ(state.open_estimates(), 0u);
   }
 }
 

@@ -4,7 +4,10 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -261,6 +264,47 @@ RC_GTEST_PROP(OpenReceiptsTest, ChangesAsIfEachReceiptWereChanged, ()) {
     receipts.ForEachTicks([&](const OpenReceipts::Receipt& one) { all.push_back(one); });
     RC_ASSERT(all == slow.all());
     RC_ASSERT(receipts.size() == all.size());
+  }
+}
+
+RC_GTEST_PROP(OpenReceiptsTest, ForgivesPermitsAsIfOfEachReceipt, ()) {
+  const auto any_permits = [] {
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    return *rc::gen::oneOf(rc::gen::inRange<uint64_t>(1, 20),
+                           rc::gen::element<uint64_t>(kMost / 2, kMost - 1, kMost));
+  };
+  OpenReceipts receipts;
+  std::vector<OpenReceipts::Receipt> slow;
+  uint64_t last_id = 0;
+  for (int steps = *rc::gen::inRange(1, 200); steps > 0; --steps) {
+    const uint64_t permits = any_permits();
+    switch (*rc::gen::inRange(0, 4)) {
+      case 0:
+      case 1:
+        ++last_id;
+        receipts.OpenPermits(last_id, /*when=*/last_id, permits);
+        slow.push_back({last_id, last_id, permits});
+        break;
+      case 2: {
+        // Also twice as many as a receipt can have.
+        const uint64_t amount = permits * *rc::gen::inRange<uint64_t>(1, 3);
+        receipts.ForgivePermits(amount);
+        for (auto& one : slow) {
+          one.shortfall_or_permits -= std::min(one.shortfall_or_permits, amount);
+        }
+        break;
+      }
+      case 3: {
+        if (slow.empty()) break;
+        const auto one = slow.begin() + *rc::gen::inRange<std::ptrdiff_t>(0, std::ssize(slow));
+        RC_ASSERT(receipts.Close(one->id) == *one);
+        slow.erase(one);
+        break;
+      }
+    }
+    std::vector<OpenReceipts::Receipt> all;
+    receipts.ForEachPermits([&](const OpenReceipts::Receipt& one) { all.push_back(one); });
+    RC_ASSERT(all == slow);
   }
 }
 

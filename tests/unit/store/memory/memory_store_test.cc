@@ -237,6 +237,68 @@ TEST_F(MemoryStoreTest, HoldsPerBucketAreBoundedAndEndedOnesMakeRoom) {
   EXPECT_EQ(Query(store_, *rule, "k").holds, 2000u);
 }
 
+// What an operation removes at once would take milliseconds.
+TEST_F(MemoryStoreTest, ForgetsThousandsOfOldEstimatesInParts) {
+  constexpr uint64_t kEstimates = 5000;
+  const auto rule = TokenBucket(1, 1, 2 * kEstimates);
+  Acquire(store_, *rule, "k");
+  const uint64_t before = store_.Stats().memory_bytes;
+  for (uint64_t i = 0; i < kEstimates; ++i) {
+    ASSERT_TRUE(Acquire(store_, *rule, "k", 1, {.settle_within_ns = kSecond}).granted());
+  }
+  clock_.Advance(2 * kSecond + algorithm::Estimate::kKeptNs);
+  uint64_t left = store_.Stats().open_receipts;
+  EXPECT_EQ(left, kEstimates);
+  int calls = 0;
+  while (left > 0) {
+    Query(store_, *rule, "k");
+    const uint64_t forgotten = left - store_.Stats().open_receipts;
+    EXPECT_GT(forgotten, 0u);
+    EXPECT_LE(forgotten, 512u);
+    left -= forgotten;
+    ASSERT_LT(++calls, 200);
+  }
+  EXPECT_GT(calls, 20);
+  EXPECT_EQ(store_.Stats().buckets, 1u);
+  EXPECT_LE(store_.Stats().memory_bytes, before + 100);
+}
+
+TEST_F(MemoryStoreTest, DropsABucketOfManyOldEstimates) {
+  const auto rule = TokenBucket(1, 1000, 10'000);
+  const uint64_t before = store_.Stats().memory_bytes;
+  for (int i = 0; i < 5000; ++i) Acquire(store_, *rule, "k", 1, {.settle_within_ns = kSecond});
+  EXPECT_GT(store_.Stats().memory_bytes, before + 5000 * sizeof(algorithm::Estimate));
+  clock_.Advance(2 * kSecond + algorithm::Estimate::kKeptNs);
+  MaintainRound();
+  EXPECT_EQ(store_.Stats().buckets, 0u);
+  EXPECT_EQ(store_.Stats().open_receipts, 0u);
+  EXPECT_LE(store_.Stats().memory_bytes, before + 16 * 1024);
+}
+
+TEST_F(MemoryStoreTest, ManyHoldsEndWithAResetOrAnotherAlgorithm) {
+  constexpr int kHolds = 5000;
+  const auto slots = MakeRule(1, algorithm::MakeConcurrency(kHolds, kSecond).value());
+  store_.Register(slots);
+  const uint64_t before = store_.Stats().memory_bytes;
+  const auto take_all = [&] {
+    for (int i = 0; i < kHolds; ++i) {
+      ASSERT_TRUE(Acquire(store_, *slots, "k", 1, {.want_receipt = true}).granted());
+    }
+    ASSERT_FALSE(Acquire(store_, *slots, "k", 1, {.want_receipt = true}).granted());
+  };
+  take_all();
+  EXPECT_TRUE(testing::Reset(store_, *slots, "k"));
+  EXPECT_EQ(Query(store_, *slots, "k").holds, 0u);
+  take_all();
+  const auto rate = TokenBucket(1, 1, 10);
+  EXPECT_EQ(Acquire(store_, *rate, "k", 10).charges[0].level.remaining, 0);
+  EXPECT_EQ(store_.Stats().open_receipts, 0u);
+  clock_.Advance(20 * kSecond);
+  MaintainRound();
+  EXPECT_EQ(store_.Stats().buckets, 0u);
+  EXPECT_LE(store_.Stats().memory_bytes, before + 16 * 1024);
+}
+
 TEST_F(MemoryStoreTest, KeysOfOneLimitLeaveTheOtherLimitsTheirParts) {
   MemoryStore store(clock_, {.max_buckets = 2000});
   std::vector<std::shared_ptr<const Rule>> rules;

@@ -106,8 +106,9 @@ TEST_F(RememberedGrantsTest, RemembersWhatForcedGrantsCountedForOneOfEight) {
     });
   };
   for (uint64_t n = 0; n < kGrants; ++n) ask(n);
+  constexpr uint64_t kCountedBytes = common::bounds::kRememberedGrantBytes / 2;
   EXPECT_LE((grants_.memory_bytes() - empty) / kGrants,
-            common::bounds::kRememberedGrantBytes + common::bounds::kRememberedCountedBytes);
+            common::bounds::kRememberedGrantBytes + kCountedBytes);
   uint64_t known = 0;
   for (uint64_t n = 0; n < kGrants; ++n) {
     const std::optional<Grant> grant = ask(n);
