@@ -222,10 +222,10 @@ void HeldCallers::EndRebooking(PendingOperation* operation, const Rebooking& reb
       acquisition.wait_ns = 0;
       acquisition.receipt_id = 0;
       acquisition.retry_after_ns = rebooking.retry_after_ns;
-      out->answers.push_back({caller, HeldOutcome::kDenied});
+      Answer(caller, HeldOutcome::kDenied, out);
       break;
     case Rebooking::Outcome::kPending:  // unknown
-      out->answers.push_back({caller, HeldOutcome::kUnavailable});
+      Answer(caller, HeldOutcome::kUnavailable, out);
       break;
   }
   Finish(operation, out);

@@ -16,9 +16,10 @@ bool HeldCallers::WaitForSlots(HeldCaller* caller) {
     common::MutexLock lock(&mu_);
     if (draining_) return false;
     if (caller->state_ == HeldCaller::State::kCancelledEarly) {
-      out.answers.push_back({caller, HeldOutcome::kCancelled});
+      Answer(caller, HeldOutcome::kCancelled, &out);
     } else {
       caller->state_ = HeldCaller::State::kInLine;
+      CountMemoryOf(caller);
       // It is tried at once if it is the first: slots freed since its denial have woken none.
       lines_.Add(caller);
       in_line_.store(lines_.size(), std::memory_order_relaxed);
@@ -91,7 +92,7 @@ void HeldCallers::AnswerInLine(HeldCaller* caller, HeldOutcome outcome, Outbox* 
     out->refunds.push_back(leaving);
   }
   LeaveLines(caller);
-  out->answers.push_back({caller, outcome});
+  Answer(caller, outcome, out);
 }
 
 bool HeldCallers::RefreshRules(HeldCaller* caller) {
@@ -270,7 +271,7 @@ void HeldCallers::EndTry(PendingOperation* operation, Outbox* out) {
   switch (tried.outcome) {
     case store::Outcome::kGranted:
       if (tried.wait_ns == 0) {
-        out->answers.push_back({caller, HeldOutcome::kGrantTime});
+        Answer(caller, HeldOutcome::kGrantTime, out);
         break;
       }
       Enqueue(caller);
@@ -278,10 +279,10 @@ void HeldCallers::EndTry(PendingOperation* operation, Outbox* out) {
       if (!same_rules) limits_stale_ = true;
       break;
     case store::Outcome::kDenied:
-      out->answers.push_back({caller, HeldOutcome::kDenied});
+      Answer(caller, HeldOutcome::kDenied, out);
       break;
     default:
-      out->answers.push_back({caller, HeldOutcome::kUnavailable});
+      Answer(caller, HeldOutcome::kUnavailable, out);
       break;
   }
   UndoTry(operation, /*granted=*/false, out);
