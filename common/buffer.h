@@ -1,7 +1,7 @@
 // Buffer: a queue of bytes, appended at the end and consumed from the front. Keeps its memory when
 // it is emptied, so that a reused one does not allocate.
 //
-// Not thread-safe. Pointers into it are valid until it next grows or is cleared.
+// Not thread-safe. Pointers into it are valid until it next grows, is trimmed or is cleared.
 #ifndef SLUICE_COMMON_BUFFER_H_
 #define SLUICE_COMMON_BUFFER_H_
 
@@ -59,13 +59,10 @@ class Buffer {
     begin_ = end_ = 0;
     Trim(keep);
   }
-  // Gives its memory back if it is empty and holds more than `keep` bytes.
+  // Gives most of its memory back if it has more than `keep` bytes and uses less than a quarter of
+  // them; all if it is empty.
   void Trim(size_t keep) {
-    if (empty() && capacity_ > keep) {
-      std::free(data_);
-      data_ = nullptr;
-      capacity_ = 0;
-    }
+    if (capacity_ > keep && 4 * size() < capacity_) Shrink();
   }
 
   void Swap(Buffer& other) {
@@ -93,6 +90,11 @@ class Buffer {
     }
     begin_ = 0;
     end_ = used;
+  }
+  [[gnu::noinline]] void Shrink() {
+    Buffer smaller;
+    smaller.Append(view());
+    Swap(smaller);
   }
 
   uint8_t* data_ = nullptr;

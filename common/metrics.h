@@ -106,7 +106,7 @@ enum class Step : uint8_t {
   kTurn,    // a connection went on with work that did not fit its last turn
   kTask,    // up to 16 tasks that other threads posted
   kTimer,   // up to 8 timers that were due
-  kOutput,  // up to 16 streams sent their output
+  kOutput,  // up to 16 streams sent their output, or one ended
 };
 inline constexpr std::array<const char*, 5> kStepNames{"input", "turn", "task", "timer", "output"};
 

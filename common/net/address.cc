@@ -67,11 +67,6 @@ uint16_t SocketAddress::port() const {
   return 0;
 }
 
-void SocketAddress::set_port(uint16_t port) {
-  if (family() == AF_INET) reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
-  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
-}
-
 uint64_t SocketAddress::PeerNetwork() const {
   uint32_t ipv4 = 0;
   uint64_t prefix = 0;

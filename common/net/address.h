@@ -40,7 +40,6 @@ struct SocketAddress {
   int family() const { return storage.ss_family; }
   // 0 for Unix sockets.
   uint16_t port() const;
-  void set_port(uint16_t port);
   // "127.0.0.1:7200", "[::1]:7200", "unix:/path"; "unix:" if the socket has no name.
   std::string ToString() const;
   // What one peer can be expected to hold: an IPv4 address, or the /64 of an IPv6 address. 0 for

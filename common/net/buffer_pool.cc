@@ -46,13 +46,20 @@ void OutputBuffer::Append(absl::Span<const uint8_t> data) {
 
 void OutputBuffer::Consume(size_t n) {
   begin_ += n;
-  if (begin_ == end_) Release();
+  if (empty()) {
+    Release();
+  } else if (size() < capacity_ / 4) {
+    MoveTo(size());
+  }
 }
 
 void OutputBuffer::Grow(size_t needed) {
-  const size_t capacity = needed <= BufferPool::kBlockBytes && capacity_ == 0
-                              ? BufferPool::kBlockBytes
-                              : std::max({needed, 2 * capacity_, 2 * BufferPool::kBlockBytes});
+  const bool fits_block = needed <= BufferPool::kBlockBytes && capacity_ < BufferPool::kBlockBytes;
+  MoveTo(fits_block ? BufferPool::kBlockBytes
+                    : std::max({needed, 2 * capacity_, 2 * BufferPool::kBlockBytes}));
+}
+
+void OutputBuffer::MoveTo(size_t capacity) {
   uint8_t* const data = capacity == BufferPool::kBlockBytes
                             ? pool_.Get()
                             : static_cast<uint8_t*>(::operator new(capacity));

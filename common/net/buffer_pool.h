@@ -1,7 +1,8 @@
 // OutputBuffer: the unsent bytes of a stream. BufferPool: its memory.
 //
 // A stream without unsent bytes holds no memory. Most output fits a block that returns to the
-// loop's pool within the iteration; larger output moves to the heap.
+// loop's pool within the iteration; larger output moves to the heap, and so does a small rest that
+// the kernel does not take.
 #ifndef SLUICE_COMMON_NET_BUFFER_POOL_H_
 #define SLUICE_COMMON_NET_BUFFER_POOL_H_
 
@@ -53,10 +54,13 @@ class OutputBuffer {
   size_t size() const { return end_ - begin_; }
   bool empty() const { return begin_ == end_; }
   size_t capacity() const { return capacity_; }
+  // Bytes of memory for an account. A block counts with its bytes, since it returns to the pool.
+  size_t memory() const { return capacity_ == BufferPool::kBlockBytes ? size() : capacity_; }
 
  private:
   void Release();
   void Grow(size_t needed);
+  void MoveTo(size_t capacity);
 
   BufferPool& pool_;
   uint8_t* data_ = nullptr;

@@ -148,7 +148,8 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   int64_t wait_ns = max_wait_ns;
   idle_from_ns_ = clock_.NowNs();
   if (tasks_.load(std::memory_order_relaxed) != nullptr || queue_ != nullptr || !work_.empty() ||
-      end_hooks_.first != nullptr || sleep_hooks_.first != nullptr || stopping()) {
+      end_hooks_.first != nullptr || sleep_hooks_.first != nullptr || endings_.first != nullptr ||
+      stopping()) {
     wait_ns = 0;
   } else if (const int64_t next_ns = wheel_.NextNs(); next_ns != TimerWheel::kNever) {
     const int64_t until_ns = std::max<int64_t>(next_ns - idle_from_ns_, 0);
@@ -161,16 +162,10 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   counters_.busy_ns.Add(std::max<int64_t>(idle_from_ns_ - now_ns_, 0));
   now_ns_ = now_ns;
   step_from_ns_ = now_ns;
-  closing_ns_ = 0;
   work_.BeginIteration();
 
-  int hung_up = 0;
   for (int i = 0; i < event_count_; ++i) {
     auto* const watcher = static_cast<IoWatcher*>(events_[i].data.ptr);
-    // epoll reports the others again in the next iteration.
-    if ((events_[i].events & (EPOLLHUP | EPOLLERR)) != 0 && ++hung_up > kHangUpsPerIteration) {
-      continue;
-    }
     if (watcher != nullptr) {
       watcher->OnIo(events_[i].events);
       EndStep(common::Step::kInput);
@@ -182,6 +177,7 @@ void EventLoop::Iterate(int64_t max_wait_ns) {
   RunTimers();
   work_.RunTurns([this] { EndStep(common::Step::kTurn); });
   RunHooks(kHookRounds);
+  RunEndings();
   if (sleep_hooks_.first != nullptr && (quiet || now_ns_ - sleep_hooks_since_ns_ >= kMostBusyNs)) {
     sleep_hooks_.Run(*this);
     RunHooks(kHookRounds);
@@ -254,6 +250,14 @@ void EventLoop::Hooks::Add(IterationHook& hook) {
   end = &hook.next_hook_;
 }
 
+IterationHook& EventLoop::Hooks::Pop() {
+  IterationHook& hook = *first;
+  first = hook.next_hook_;
+  if (first == nullptr) end = &first;
+  hook.scheduled_ = false;
+  return hook;
+}
+
 void EventLoop::Hooks::Run(EventLoop& loop) {
   IterationHook* hook = std::exchange(first, nullptr);
   end = &first;
@@ -281,6 +285,20 @@ void EventLoop::RunHooks(int rounds) {
   for (int round = 0; round < rounds && end_hooks_.first != nullptr; ++round) {
     end_hooks_.Run(*this);
   }
+}
+
+void EventLoop::EndInTurn(EndingHook& hook) {
+  if (!hook.scheduled_) endings_.Add(hook);
+}
+
+void EventLoop::RunEndings() {
+  if (endings_.first == nullptr) return;
+  const int64_t until_ns = clock_.NowNs() + kMostNs;
+  do {
+    static_cast<EndingHook&>(endings_.Pop()).OnTurnToEnd();  // may destroy it
+    EndStep(common::Step::kOutput);
+  } while (endings_.first != nullptr && (ended_ || clock_.NowNs() < until_ns));
+  RunHooks(kHookRounds);
 }
 
 absl::Status EventLoop::Watch(int fd, uint32_t events, IoWatcher* watcher) {
@@ -334,6 +352,7 @@ void EventLoop::EndResidents() {
     }
     sleep_hooks_.Run(*this);
     RunHooks(kHookRounds);
+    RunEndings();
   }
   DropTasks();
 }

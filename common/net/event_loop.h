@@ -2,9 +2,9 @@
 //
 // An iteration: wait; read the clock once; handle ready descriptors; run posted tasks; fire timers;
 // give waiting workers their turns (work_queue.h); run the end-of-iteration hooks (each stream
-// sends its writes at once); before the loop would sleep, run the before-sleep hooks. Tasks and
-// timers beyond a bound wait for the next iteration. A loop with nothing to do sleeps until its
-// next timer.
+// sends its writes at once); end some of the streams whose peers have left; before the loop would
+// sleep, run the before-sleep hooks. Tasks, timers and ends beyond a bound wait for the next
+// iteration. A loop with nothing to do sleeps until its next timer.
 //
 // Threads: the thread that calls Run becomes the loop's thread. Post, Stop, stopping and counters
 // may be used from any thread, all other functions on the loop's thread only (or before Run).
@@ -77,6 +77,13 @@ class IterationHook {
   friend class EventLoop;
   IterationHook* next_hook_ = nullptr;
   bool scheduled_ = false;
+};
+
+// A stream that ends.
+class EndingHook : public IterationHook {
+ public:
+  // Called once after EventLoop::EndInTurn.
+  virtual void OnTurnToEnd() = 0;
 };
 
 // A task with its own memory: posting it allocates nothing. Must not be posted again before it has
@@ -192,14 +199,10 @@ class EventLoop {
   void BeforeSleep(IterationHook& hook);
   static constexpr int64_t kMostBusyNs = 100'000;
 
-  // Whether this iteration has time to close a connection: to free what one holds may take a
-  // millisecond. CountClosing follows when it is closed. Always for the first one, and at the end.
-  bool MayClose() {
-    closing_since_ns_ = clock_.NowNs();
-    return ended_ || closing_ns_ < kMostClosingNs;
-  }
-  void CountClosing() { closing_ns_ += clock_.NowNs() - closing_since_ns_; }
-  static constexpr int64_t kMostClosingNs = 500'000;
+  // Calls hook.OnTurnToEnd once, first come, first served, when an iteration has time for it: to
+  // free what a connection holds may take a millisecond, and thousands may end at once. No effect
+  // if the hook is scheduled, in whatever way.
+  void EndInTurn(EndingHook& hook);
 
   // Level-triggered. The watcher is called until Unwatch, after which it may be destroyed at once.
   // (Closing the descriptor is not enough: a duplicate of it, as of a forked child, keeps it open.)
@@ -235,6 +238,8 @@ class EventLoop {
     IterationHook* first = nullptr;
     IterationHook** end = &first;
     void Add(IterationHook& hook);
+    // REQUIRES: there is one.
+    IterationHook& Pop();
     // Runs the hooks that are scheduled now, not those that they schedule.
     void Run(EventLoop& loop);
   };
@@ -246,9 +251,6 @@ class EventLoop {
   // connection that stalls up to 100.
   static constexpr size_t kTimersPerStep = 8;
   static constexpr size_t kTimerSteps = 8;
-  // Connections that hung up and are closed in an iteration, so that the open ones have their turn:
-  // a peer may reset thousands at once, and each may cost 50 us.
-  static constexpr int kHangUpsPerIteration = 4;
   static constexpr int kPerStep = 16;
 
   int Wait(int64_t wait_ns);
@@ -262,6 +264,8 @@ class EventLoop {
   }
   void CountStep(common::Step step);
   void RunHooks(int rounds);
+  // Some of them; all, when the loop ends.
+  void RunEndings();
   void Wake();
   void EndResidents();
   void DropTasks();
@@ -291,14 +295,12 @@ class EventLoop {
   // Step times. cpu_ns_: of the thread, as read at cpu_read_ns_.
   common::Metrics::Shard* metrics_ = nullptr;
   int64_t step_from_ns_ = 0;
-  // Of this iteration's closings: the time of all, and when the last one began.
-  int64_t closing_ns_ = 0;
-  int64_t closing_since_ns_ = 0;
   int64_t cpu_ns_ = 0;
   int64_t cpu_read_ns_ = 0;
   Hooks end_hooks_;
   Hooks sleep_hooks_;
   int64_t sleep_hooks_since_ns_ = 0;  // when the first of them was scheduled
+  Hooks endings_;                     // EndingHooks
   size_t read_since_hooks_ = 0;       // bytes read since the end hooks ran
   LoopResident* residents_ = nullptr;
   std::vector<epoll_event> events_;

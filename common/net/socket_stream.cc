@@ -17,6 +17,9 @@
 namespace sluice::net {
 namespace {
 
+// What is watched for input: the peer's end, too.
+constexpr uint32_t kInput = EPOLLIN | EPOLLRDHUP;
+
 absl::Status Broken(int error) {
   return absl::UnavailableError(absl::StrCat("the connection broke: ", std::strerror(error)));
 }
@@ -32,7 +35,7 @@ SocketStream::SocketStream(EventLoop& loop, const StreamOptions& options)
 SocketStream::~SocketStream() {
   // Closing alone is not enough: a forked child that has not called exec has a copy of the
   // descriptor, so that epoll would still report events of the destroyed stream.
-  if (watched_) loop_.Unwatch(fd_, this);
+  Unwatch();
   if (fd_ >= 0) close(fd_);
   loop_.counters().streams.Subtract();
   loop_.counters().closed.Add();
@@ -55,7 +58,7 @@ SocketStream* SocketStream::Unconnected(EventLoop& loop, const StreamOptions& op
 
 void SocketStream::Open() {
   if (closing()) return;
-  interest_ = reading_wanted_when_open() ? EPOLLIN : 0u;
+  interest_ = reading_wanted_when_open() ? kInput : 0u;
   const absl::Status watched = loop_.Watch(fd_, interest_, this);
   if (!watched.ok()) return EndWith(watched);
   watched_ = true;
@@ -95,23 +98,33 @@ bool SocketStream::reading_wanted() const {
 
 void SocketStream::OnIo(uint32_t events) {
   if (closing()) return;
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
-    if (reading_wanted()) {
-      state_ == State::kOpen ? Read() : Drain();
-    } else if ((events & EPOLLERR) != 0) {
-      int error = 0;
-      socklen_t size = sizeof(error);
-      getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
-      EndWith(Broken(error != 0 ? error : ECONNRESET));
-    } else if ((events & EPOLLHUP) != 0) {
-      // The peer closed, and epoll would report it for ever. If there is output, sending it ends
-      // the stream; otherwise the handler resumes later, and reads the rest and the end.
-      loop_.Unwatch(fd_, this);
-      watched_ = false;
-      loop_.AtIterationEnd(*this);
-    }
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+    Unwatch();
+    hung_up_ = (events & (EPOLLHUP | EPOLLERR)) != 0;
+    return loop_.EndInTurn(*this);
   }
+  if ((events & EPOLLIN) != 0 && reading_wanted()) state_ == State::kOpen ? Read() : Drain();
   if ((events & EPOLLOUT) != 0 && !closing()) loop_.AtIterationEnd(*this);
+}
+
+void SocketStream::OnTurnToEnd() {
+  if (closing()) {
+    if (handler_ != nullptr) handler_->OnClosed(why_);
+    delete this;
+    return;
+  }
+  if (reading_wanted()) {
+    hung_up_ = false;
+    state_ == State::kOpen ? Read() : Drain();
+  } else {
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) EndWith(Broken(error));
+    // Else, if there is output, sending it ends the stream; otherwise the handler resumes later,
+    // and reads the rest and the end.
+  }
+  if (!closing()) loop_.AtIterationEnd(*this);  // watches it again
 }
 
 void SocketStream::Read() {
@@ -210,13 +223,7 @@ void SocketStream::Flush() {
 }
 
 void SocketStream::OnIterationEnd() {
-  if (closing()) {
-    if (!loop_.MayClose()) return loop_.AtIterationEnd(*this);
-    EventLoop& loop = loop_;
-    if (handler_ != nullptr) handler_->OnClosed(why_);
-    delete this;
-    return loop.CountClosing();
-  }
+  if (closing()) return loop_.EndInTurn(*this);
   if (state_ == State::kUnconnected) return;
   const bool had_output = !output_.empty();
   Flush();
@@ -231,9 +238,9 @@ void SocketStream::OnIterationEnd() {
 }
 
 void SocketStream::UpdateInterest() {
-  const uint32_t wanted = (reading_wanted() ? EPOLLIN : 0u) | (output_.empty() ? 0u : EPOLLOUT);
+  const uint32_t wanted = (reading_wanted() ? kInput : 0u) | (output_.empty() ? 0u : EPOLLOUT);
   if (!watched_) {
-    if (wanted == 0) return;
+    if (hung_up_ && wanted == 0) return;
     const absl::Status watched = loop_.Watch(fd_, wanted, this);
     if (!watched.ok()) return EndWith(watched);
     watched_ = true;
@@ -241,6 +248,10 @@ void SocketStream::UpdateInterest() {
     loop_.Rewatch(fd_, wanted, this);
   }
   interest_ = wanted;
+}
+
+void SocketStream::Unwatch() {
+  if (std::exchange(watched_, false)) loop_.Unwatch(fd_, this);
 }
 
 void SocketStream::PauseReading() {
@@ -303,7 +314,8 @@ void SocketStream::EndWith(absl::Status why) {
   linger_.Cancel();
   output_.Clear();
   attempt_.reset();
-  loop_.AtIterationEnd(*this);
+  Unwatch();
+  loop_.EndInTurn(*this);
 }
 
 void SocketStream::OnLoopStop() { EndWith(absl::CancelledError("the loop stops")); }

@@ -7,6 +7,9 @@
 // delays the others for long. Writing: one send(2) at the end of the iteration. A write so large
 // that its copy would cost more than a system call is sent at once; only the rest is copied.
 //
+// Ends: a stream whose peer has ended its side, or that is to be closed, leaves epoll at once and
+// waits for its turn (EventLoop::EndInTurn), so that others are served while thousands end.
+//
 // A stream belongs to its loop: it is destroyed after OnClosed has returned.
 #ifndef SLUICE_COMMON_NET_SOCKET_STREAM_H_
 #define SLUICE_COMMON_NET_SOCKET_STREAM_H_
@@ -27,7 +30,7 @@ namespace sluice::net {
 
 class SocketStream final : public Stream,
                            private IoWatcher,
-                           private IterationHook,
+                           private EndingHook,
                            private LoopResident {
  public:
   // Takes over the connected, non-blocking `fd`. `admission`: null if no budget counts it. Follow
@@ -53,6 +56,7 @@ class SocketStream final : public Stream,
 
   void Write(absl::Span<const uint8_t> data) override;
   size_t pending_output() const override { return output_.size(); }
+  size_t buffer_memory() const override { return output_.memory(); }
   OutputProgress output_progress() const override;
   void PauseReading() override;
   void ResumeReading() override;
@@ -60,6 +64,7 @@ class SocketStream final : public Stream,
   void Abort(absl::Status why) override;
   void SetIdle(bool idle) override;
   std::string peer_address() const override;
+  uint64_t peer() const override { return PeerOf(fd_, peer_); }
   PeerIdentity peer_identity() const override;
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override;
@@ -71,7 +76,7 @@ class SocketStream final : public Stream,
     kOpen,
     kFlushing,  // CloseAfterWrite: output remains
     kDraining,  // half-closed, reading and dropping until the peer's end
-    kAborted,   // OnClosed follows at the end of the iteration
+    kAborted,   // OnClosed follows in the stream's turn
   };
 
   // Larger writes are sent at once: they would not fit a block of the pool. Above a TLS record.
@@ -82,6 +87,7 @@ class SocketStream final : public Stream,
 
   void OnIo(uint32_t events) override;
   void OnIterationEnd() override;
+  void OnTurnToEnd() override;
   void OnLoopStop() override;
   void OnLinger();
 
@@ -92,6 +98,7 @@ class SocketStream final : public Stream,
   void Flush();
   void HalfClose();
   void UpdateInterest();
+  void Unwatch();
   void UpdateIdle();
   void EndWith(absl::Status why);
   bool reading_wanted() const;
@@ -115,8 +122,9 @@ class SocketStream final : public Stream,
   uint32_t interest_ = 0;  // as epoll knows it
   State state_ = State::kUnconnected;
   bool watched_ = false;
-  bool paused_ = false;  // by the handler
-  bool idle_ = true;     // but for output that is pending
+  bool hung_up_ = false;  // epoll would report it for ever: watched only if something is wanted
+  bool paused_ = false;   // by the handler
+  bool idle_ = true;      // but for output that is pending
   bool above_high_water_ = false;
   bool peer_ended_ = false;
   SocketAddress peer_;  // its length is 0 until the stream is connected

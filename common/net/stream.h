@@ -78,6 +78,8 @@ class Stream {
 
   // Bytes that Write accepted and the kernel did not yet.
   virtual size_t pending_output() const = 0;
+  // Bytes of memory that its buffers take.
+  virtual size_t buffer_memory() const { return pending_output(); }
 
   // Costs a system call. What the kernel accepted says nothing of the peer: its buffers grow to
   // megabytes.
@@ -117,6 +119,8 @@ class Stream {
 
   // "127.0.0.1:50312", "unix:/path"; kNotConnected.
   virtual std::string peer_address() const = 0;
+  // The peer, as ConnectionBudget knows it (PeerOf).
+  virtual uint64_t peer() const { return 0; }
   virtual bool encrypted() const { return false; }
   // What the connection proves about its peer. Costs a system call, or reads the certificate.
   virtual PeerIdentity peer_identity() const { return {}; }

@@ -241,6 +241,10 @@ void TlsStream::HandshakeDone() {
 }
 
 void TlsStream::EndHandshake() {
+  if (!open_) {
+    ssl_ = nullptr;
+    waiting_ = std::string();
+  }
   handshake_.input = nullptr;
   if (handshake_.done != nullptr) std::exchange(handshake_.done, nullptr)();
 }
@@ -424,6 +428,7 @@ void TlsStream::Fail(absl::Status why) {
   plain_.Clear();
   held_.Clear();
   timer_.Cancel();
+  if (!open_) EndHandshake();
   // OpenSSL has written an alert: let the peer read it.
   socket_->CloseAfterWrite(kAlertLingerNs);
 }

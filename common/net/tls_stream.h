@@ -64,6 +64,9 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
 
   void Write(absl::Span<const uint8_t> data) override;
   size_t pending_output() const override { return plain_.size() + socket_->pending_output(); }
+  size_t buffer_memory() const override {
+    return plain_.memory() + held_.memory() + socket_->buffer_memory();
+  }
   OutputProgress output_progress() const override {
     OutputProgress progress = socket_->output_progress();
     progress.outstanding += plain_.size();
@@ -75,6 +78,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void Abort(absl::Status why) override;
   void SetIdle(bool idle) override { socket_->SetIdle(idle); }
   std::string peer_address() const override { return socket_->peer_address(); }
+  uint64_t peer() const override { return socket_->peer(); }
   bool encrypted() const override { return true; }
   PeerIdentity peer_identity() const override;
   EventLoop& loop() override { return loop_; }
@@ -133,6 +137,7 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void UpdateReading();
   void DeliverEnd();
   void Fail(absl::Status why);
+  // Frees what a failed one has.
   void EndHandshake();
   absl::Status TlsError(absl::string_view what) const;
 

@@ -41,6 +41,7 @@ class FakeStream final : public net::Stream {
   }
   int64_t round_trip_ns() const override { return 0; }
   std::string peer_address() const override { return "192.0.2.1:999"; }
+  uint64_t peer() const override { return peer_number; }
   net::EventLoop& loop() override { return loop_; }
 
   std::string output;         // written, not yet taken by the test
@@ -55,6 +56,7 @@ class FakeStream final : public net::Stream {
   bool idle = true;
   absl::Status abort_status;
   int64_t ready_since = -1;
+  uint64_t peer_number = 0;
 
  private:
   net::EventLoop& loop_;

