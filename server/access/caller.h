@@ -136,7 +136,7 @@ class Clients {
 };
 
 // Of one connection; used on its loop only. A token is recognised again only if the header differs
-// from that of the call before.
+// from that of the call before. What the connection proves is read once.
 class CallerCache {
  public:
   // Null: there is no clients file. Outlives the cache.

@@ -40,12 +40,6 @@ std::optional<std::string_view> Request::header(std::string_view name) const {
   return std::nullopt;
 }
 
-size_t Request::CountHeaders(std::string_view name) const {
-  size_t count = 0;
-  for (const FieldPlace& one : headers_) count += View(one.name) == name ? 1 : 0;
-  return count;
-}
-
 void Request::Swap(Request& other) {
   std::swap(method_, other.method_);
   std::swap(is_1_1_, other.is_1_1_);

@@ -50,8 +50,6 @@ class Request {
   Field header(size_t i) const { return {View(headers_[i].name), View(headers_[i].value)}; }
   // The first value of that name. `name` in lower case.
   std::optional<std::string_view> header(std::string_view name) const;
-  // How many headers have that name.
-  size_t CountHeaders(std::string_view name) const;
 
   // Host and port that the request was sent to, as the client wrote them: of the target if that is
   // a whole URL, else of the header Host. Empty: none (HTTP/1.0).

@@ -67,6 +67,11 @@ bool HasBareLineFeed(absl::Span<const uint8_t> bytes) {
 // before to parse a part of it.
 constexpr size_t kLeastChunkBytes = 5;
 
+// Work is counted in eighths of a unit: a byte of a list of tokens, which Beast reads twice, is
+// one.
+constexpr int64_t kPartsOfUnit = 8;
+constexpr int64_t kChunkParts = 4;
+
 bool ConsumeScheme(std::string_view* target) {
   for (const absl::string_view scheme : {"http://", "https://"}) {
     if (!absl::StartsWithIgnoreCase(common::ToAbsl(*target), scheme)) continue;
@@ -155,6 +160,12 @@ class RequestParser::Beast {
     body_bytes_ = 0;
   }
 
+  int64_t TakeUnits() {
+    const int64_t units = work_parts_ / kPartsOfUnit;
+    work_parts_ %= kPartsOfUnit;
+    return units;
+  }
+
   State state() const { return state_; }
   const ParseError& error() const { return error_; }
   bool keep_alive() const { return keep_alive_; }
@@ -193,7 +204,9 @@ class RequestParser::Beast {
       to_.Pass(error);
       return body.size();
     }
-    void on_chunk_header_impl(std::uint64_t, BeastText, BeastError&) override {}
+    void on_chunk_header_impl(std::uint64_t, BeastText, BeastError&) override {
+      to_.work_parts_ += kChunkParts;
+    }
     std::size_t on_chunk_body_impl(std::uint64_t, BeastText body, BeastError& error) override {
       to_.OnBody(ToStd(body));
       to_.Pass(error);
@@ -247,6 +260,9 @@ class RequestParser::Beast {
   }
 
   void OnField(beast_http::field field, std::string_view name, std::string_view value) {
+    if (field == beast_http::field::connection || field == beast_http::field::proxy_connection) {
+      work_parts_ += static_cast<int64_t>(value.size());
+    }
     if (state_ != State::kHeaders) return;  // trailers could change the meaning of the request
     header_bytes_ += name.size() + value.size() + 4;
     if (header_bytes_ > common::bounds::kMaxHttpHeaderBytes) return TooLarge();
@@ -402,6 +418,7 @@ class RequestParser::Beast {
   size_t header_bytes_ = 0;
   size_t body_bytes_ = 0;
   size_t max_body_bytes_ = 0;
+  int64_t work_parts_ = 0;  // that were not taken
   int hosts_ = 0;
   int lengths_ = 0;
   int encodings_ = 0;
@@ -415,6 +432,7 @@ RequestParser::~RequestParser() = default;
 
 void RequestParser::Begin(Request* request) { beast_->Begin(request); }
 size_t RequestParser::Parse(absl::Span<const uint8_t> bytes) { return beast_->Parse(bytes); }
+int64_t RequestParser::TakeUnits() { return beast_->TakeUnits(); }
 RequestParser::State RequestParser::state() const { return beast_->state(); }
 const ParseError& RequestParser::error() const { return beast_->error(); }
 void RequestParser::LimitBody(size_t max_bytes, bool discard) {

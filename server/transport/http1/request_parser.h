@@ -47,6 +47,10 @@ class RequestParser {
   // new state: more has to arrive, and the bytes must be given again, with those.
   size_t Parse(absl::Span<const uint8_t> bytes);
 
+  // Units of work (net::WorkQueue) since the last call, of what costs more than its bytes say:
+  // lists of tokens, and chunks.
+  int64_t TakeUnits();
+
   State state() const;
   // REQUIRES: kFailed.
   const ParseError& error() const;

@@ -16,7 +16,6 @@ absl::Status GzipInflater::Begin(absl::Span<const uint8_t> compressed) {
   const int started = ready_ ? inflateReset(&stream_) : inflateInit2(&stream_, kGzipOnly);
   if (started != Z_OK) return absl::ResourceExhaustedError("no memory to decompress");
   ready_ = running_ = true;
-  stream_.next_in = const_cast<uint8_t*>(compressed.data());
   stream_.avail_in = static_cast<uInt>(compressed.size());
   total_ = 0;
   return absl::OkStatus();
@@ -28,6 +27,7 @@ absl::StatusOr<bool> GzipInflater::Inflate(absl::Span<const uint8_t> compressed,
     if (absl::Status begun = Begin(compressed); !begun.ok()) return begun;
   }
   absl::Cleanup stop = [this] { running_ = false; };
+  stream_.next_in = const_cast<uint8_t*>(compressed.end()) - stream_.avail_in;
   const size_t until = total_ + step_bytes;
   while (true) {
     // Room for one byte above the bound shows whether the message is larger than the bound.
@@ -100,9 +100,21 @@ absl::StatusOr<MessageReader::Step> MessageReader::Next(Decompressor& decompress
   if (bytes_.size() < kPrefixBytes + size) return Step{};
   const absl::StatusOr<Step> step =
       Decompress({bytes_.data() + kPrefixBytes, size}, decompressor, step_bytes);
+  in_place_ = !compressed();
   // Consumed bytes stay in place until the next Append.
   if (!step.ok() || step->state == Step::State::kMessage) bytes_.Consume(kPrefixBytes + size);
   return step;
+}
+
+MessageReader::Message MessageReader::Keep(Message message, Buffer* into) {
+  into->Clear();
+  if (!in_place_ || message.size() < bytes_.size()) {
+    into->Append(message);
+    return into->view();
+  }
+  into->Append(bytes_.view());
+  bytes_.Swap(*into);
+  return message;
 }
 
 absl::Status MessageReader::CheckSingle() const {
@@ -122,13 +134,14 @@ absl::StatusOr<MessageReader::Step> MessageReader::TakeSingle(Decompressor& deco
   if (!HasPrefix() || bytes_.size() != kPrefixBytes + announced_bytes()) {
     return absl::InternalError("the request ended within a message");
   }
+  constexpr size_t kSmallBytes = 4 << 10;
   const bool swap = compressed();
   absl::StatusOr<Step> step =
       Decompress({bytes_.data() + kPrefixBytes, announced_bytes()}, decompressor, step_bytes);
   if (swap && step.ok() && step->state == Step::State::kMessage) {
     // The message must last as long as the call, and a held call may last for hours.
     if (decompressor.message.capacity() > 2 * step->message.size()) {
-      bytes_.Clear();
+      bytes_.Clear(std::max(kSmallBytes, 2 * step->message.size()));
       bytes_.Append(step->message);
     } else {
       bytes_.Swap(decompressor.message);

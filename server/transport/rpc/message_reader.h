@@ -27,7 +27,8 @@ class GzipInflater {
   GzipInflater& operator=(const GzipInflater&) = delete;
 
   // Decompresses up to `step_bytes` more, and appends them. Returns whether that was all. Until
-  // then, or an error, or Cancel, each call has the same `compressed`, `max_bytes` and `out`.
+  // then, or an error, or Cancel, each call has the same bytes, which may have moved, `max_bytes`
+  // and `out`.
   // INTERNAL: `compressed` is not one complete gzip stream. RESOURCE_EXHAUSTED: the result is
   // larger than max_bytes; decompression stopped there.
   absl::StatusOr<bool> Inflate(absl::Span<const uint8_t> compressed, size_t max_bytes,
@@ -85,6 +86,9 @@ class MessageReader {
   // For streams: takes the next message, decompressing at most `step_bytes`. The message is valid
   // until the decompressor is used again or more bytes are appended.
   absl::StatusOr<Step> Next(Decompressor& decompressor, size_t step_bytes);
+  // Moves the message that Next returned last into `into`, and returns it there. Copies it, or what
+  // follows it, whichever is less.
+  Message Keep(Message message, Buffer* into);
 
   // For requests of one message. Checks what has arrived so far, so that a request that is too
   // large is refused by its announcement.
@@ -114,6 +118,7 @@ class MessageReader {
   Buffer bytes_;
   size_t max_message_bytes_ = 0;
   Encoding encoding_ = Encoding::kIdentity;
+  bool in_place_ = false;  // the message that Next returned last
 };
 
 }  // namespace sluice::transport

@@ -95,7 +95,7 @@ void ResponseWriter::Clear(size_t keep) {
   bytes_.Clear(keep);
   ready_bytes_ = 0;
   code_ = absl::StatusCode::kOk;
-  status_message_.clear();
+  if (!status_message_.empty()) status_message_ = std::string();
   initial_metadata_.clear();
   trailing_metadata_.clear();
 }

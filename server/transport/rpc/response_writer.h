@@ -35,8 +35,11 @@ class ResponseWriter {
   }
   // Completes the message, which may be empty. Returns its size.
   size_t FinishMessage();
-  // Drops the message that is being written.
-  void DropMessage() { bytes_.Truncate(ready_bytes_); }
+  // Drops the message that is being written. As Trim.
+  void DropMessage(size_t keep) {
+    bytes_.Truncate(ready_bytes_);
+    bytes_.Trim(keep);
+  }
   // The body of a response that is not gRPC's.
   void WriteText(std::string_view text) {
     bytes_.Append(text);
@@ -65,11 +68,13 @@ class ResponseWriter {
   size_t ready_bytes() const { return ready_bytes_; }
   // With the message that is being written.
   size_t size() const { return bytes_.size(); }
-  size_t capacity() const { return bytes_.capacity(); }
+  // Bytes of memory, without metadata.
+  size_t memory() const { return bytes_.capacity() + status_message_.capacity(); }
 
   // Makes it as new; keeps at most `keep` bytes of memory.
   void Clear(size_t keep);
-  // Once all messages were sent: keeps at most `keep` bytes of memory.
+  // Gives most of its memory back if it holds more than `keep` bytes and uses few. Ends the view
+  // that TakeBody returned.
   void Trim(size_t keep) { bytes_.Trim(keep); }
 
  private:

@@ -30,6 +30,17 @@ constexpr int64_t kMessageUnits = 6;
 constexpr int64_t kInflateUnits = kInflateBytes / 100;
 constexpr int64_t kSendUnits = 4;
 
+// Bytes of an unknown method's path that its error has. The path itself may have 16 KB.
+constexpr size_t kMaxUnknownBytes = 256;
+
+std::string UnknownMethodText(const MethodTable& methods, std::string_view path) {
+  const size_t slash = path.rfind('/');
+  const bool service_known =
+      slash != std::string_view::npos && slash > 0 && methods.HasService(path.substr(1, slash - 1));
+  return absl::StrCat(service_known ? "unknown method " : "unknown service: ",
+                      common::ToAbsl(path.substr(0, kMaxUnknownBytes)));
+}
+
 }  // namespace
 
 void RpcCall::Begin(RpcConnection& connection) {
@@ -43,9 +54,11 @@ void RpcCall::Recycle() {
   reader_.Clear(kKeepBytes);
   writer_.Clear(kKeepBytes);
   UpdateHeldBytes();
+  connection_->HoldBuffers(-std::exchange(held_memory_, 0));
   if (pending_bytes_ > 0) SetPendingBytes(0);
   if (lasting_bytes_ > 0) TrySetLastingBytes(0);
   if (!metadata_.empty()) metadata_ = {};
+  if (!unknown_method_.empty()) unknown_method_ = std::string();
   if (caller_ != nullptr) caller_ = nullptr;
   stream_place_.Leave();
   if (refusal_ != nullptr) refusal_ = nullptr;
@@ -77,8 +90,9 @@ void RpcCall::OnHeader(const http2::HpackField& field) {
 
 // Apart, so that calls without such headers do not pay for it.
 ABSL_ATTRIBUTE_NOINLINE void RpcCall::TakeOther(const http2::HpackField& field) {
-  if (method_->options.call.has_value() && connection_->recognises_callers() &&
-      common::SameBytes(field.name, "authorization")) {
+  // The first of them counts: a byte of HPACK can stand for each further one.
+  if (caller_ == nullptr && method_->options.call.has_value() &&
+      connection_->recognises_callers() && common::SameBytes(field.name, "authorization")) {
     caller_ = connection_->CallerOf(field.value);
   }
   for (const std::string_view kept : method_->options.metadata) {
@@ -89,7 +103,9 @@ ABSL_ATTRIBUTE_NOINLINE void RpcCall::TakeOther(const http2::HpackField& field) 
 
 void RpcCall::TakePath(std::string_view path) {
   method_ = connection_->FindMethod(path);
-  if (!method_->known()) path_ = path;
+  if (!method_->known()) {
+    unknown_method_ = UnknownMethodText(connection_->rpc_loop().methods(), path);
+  }
 }
 
 void RpcCall::OnHeadersDone(bool end) {
@@ -105,7 +121,7 @@ void RpcCall::OnHeadersDone(bool end) {
   }
   reader_.Begin(head_.encoding(), method_->options.max_request_bytes);
   if (!method_->known()) {
-    FailUnknownMethod();
+    Fail(absl::StatusCode::kUnimplemented, unknown_method_);
   } else if (!Authorize()) {
     return;
   } else if (method_->unary != nullptr) {
@@ -123,16 +139,6 @@ void RpcCall::OnHeadersTooLarge() {
   } else if (!finished()) {
     Fail(absl::StatusCode::kResourceExhausted, "the request's headers are too large");
   }
-}
-
-void RpcCall::FailUnknownMethod() {
-  const size_t slash = path_.rfind('/');
-  const bool service_known =
-      slash != std::string::npos && slash > 0 &&
-      connection_->rpc_loop().methods().HasService(std::string_view(path_).substr(1, slash - 1));
-  Fail(absl::StatusCode::kUnimplemented,
-       absl::StrCat(service_known ? "unknown method " : "unknown service: ", path_));
-  path_ = std::string();
 }
 
 void RpcCall::AnswerFault() {
@@ -299,9 +305,7 @@ std::optional<MessageReader::Message> RpcCall::TakeMessage() {
   using State = MessageReader::Step::State;
   RpcLoop& loop = connection_->rpc_loop();
   while (true) {
-    if (large_ == nullptr && reader_.next_bytes() > RpcLoop::kLargeMessageBytes && !BeginLarge()) {
-      return std::nullopt;
-    }
+    if (large_ == nullptr && next_is_large() && !BeginLarge()) return std::nullopt;
     Decompressor& decompressor = large_ != nullptr ? *large_ : loop.decompressor();
     const size_t step_bytes = large_ != nullptr ? kInflateBytes : RpcLoop::kLargeMessageBytes;
     const auto step = method_->unary != nullptr ? reader_.TakeSingle(decompressor, step_bytes)
@@ -332,6 +336,11 @@ std::optional<MessageReader::Message> RpcCall::TakeMessage() {
       return std::nullopt;
     }
   }
+}
+
+bool RpcCall::next_is_large() const {
+  return reader_.next_bytes() > (reader_.next_is_compressed() ? RpcLoop::kLargeMessageBytes
+                                                              : RpcLoop::kLargePlainMessageBytes);
 }
 
 bool RpcCall::BeginLarge() {
@@ -369,9 +378,9 @@ void RpcCall::Deliver() {
 
 void RpcCall::DeliverAndRestoreWindow() {
   Deliver();
-  if (finished()) return;
   reader_.Trim(kIdleKeepBytes);
   UpdateHeldBytes();
+  if (finished()) return;
   if (!reading() || connection_->IsReady(*this)) return;
   if (request_state_ == RequestState::kEnded) {
     EndRequests();
@@ -427,10 +436,7 @@ http2::Body RpcCall::OnSendBody(size_t room) {
   http2::Body body;
   body.bytes = writer_.TakeBody(room);
   Spend(kSendUnits + static_cast<int64_t>(body.bytes.size() >> 9));
-  if (!body.bytes.empty()) {
-    UpdateHeldBytes();
-    if (congested_ && unsent_bytes() <= kFlowingBytes) connection_->QueueResume(*this);
-  }
+  if (congested_ && unsent_bytes() <= kFlowingBytes) connection_->QueueResume(*this);
   if (finished() && writer_.size() == 0) {
     body.then = response_state_ == ResponseState::kPlain ? Then::kEnd : Then::kTrailers;
   } else if (body.bytes.empty()) {
@@ -440,7 +446,8 @@ http2::Body RpcCall::OnSendBody(size_t room) {
 }
 
 void RpcCall::OnBodySent() {
-  if (method_->streaming != nullptr) writer_.Trim(kIdleKeepBytes);
+  writer_.Trim(method_->streaming != nullptr ? kIdleKeepBytes : kKeepBytes);
+  UpdateHeldBytes();
 }
 
 // ---- Ends that the handler did not choose.

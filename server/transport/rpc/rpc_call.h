@@ -26,12 +26,14 @@ using common::ListLink;
 struct OpenCalls;      // of a connection; or the loop's free calls
 struct ReadyCalls;     // whose requests await their turn
 struct ResumingCalls;  // whose pause or congestion ended
+struct LargeCalls;     // that wait for a decompressor
 
 // Used on its loop only. All functions but the handler's are for RpcConnection and RpcLoop.
 class RpcCall final : public ServerCall,
                       public ListLink<RpcCall, OpenCalls>,
                       public ListLink<RpcCall, ReadyCalls>,
-                      public ListLink<RpcCall, ResumingCalls> {
+                      public ListLink<RpcCall, ResumingCalls>,
+                      public ListLink<RpcCall, LargeCalls> {
  public:
   RpcCall() = default;
 
@@ -70,7 +72,7 @@ class RpcCall final : public ServerCall,
   // Since when the peer has taken none of the unsent answers; kNoDeadline: none are unsent.
   int64_t unsent_since_ns() const { return unsent_bytes() > 0 ? unsent_since_ns_ : kNoDeadline; }
   // Bytes of memory, for the pool.
-  size_t memory() const { return sizeof(RpcCall) + reader_.capacity() + writer_.capacity(); }
+  size_t memory() const { return sizeof(RpcCall) + buffer_memory(); }
 
  private:
   // DATA bytes after which the client's stream window is restored.
@@ -99,6 +101,8 @@ class RpcCall final : public ServerCall,
   // Takes the next message, in steps. nullopt: there is none now. The call waits for its next turn,
   // or for the rest of the message, or it was aborted.
   std::optional<MessageReader::Message> TakeMessage();
+  // Whether the next message is taken in steps.
+  bool next_is_large() const;
   // Whether the call may take a large message now; else it waits.
   bool BeginLarge();
   void DeliverAndRestoreWindow();
@@ -106,7 +110,6 @@ class RpcCall final : public ServerCall,
   void RestoreWindow();
   void EndRequests();
   void AnswerFault();
-  void FailUnknownMethod();
   // Ends the call for the transport's reasons. Tells the handler, if it has the call.
   void Abort(absl::StatusCode code, std::string_view message);
   void Abort(const absl::Status& status);
@@ -120,7 +123,7 @@ class RpcCall final : public ServerCall,
   size_t unconsumed_ = 0;  // DATA bytes for which the stream window was not restored
   bool timer_planned_ = false;
   net::Timer timer_{net::Timer::To<&RpcCall::OnTimer>, this};
-  std::string path_;                       // of an unknown method
+  std::string unknown_method_;             // the error's text
   std::unique_ptr<absl::Status> refusal_;  // of a call that is kRefused
 };
 

@@ -24,8 +24,7 @@ constexpr int64_t kEndUnits = 10;
 // A call that was open for longer has lasted. Calls are rarely open for so long, unless they wait.
 constexpr int64_t kLongNs = 100'000'000;
 
-// An open call without its messages: its object, its smallest buffers, the state of a small
-// request.
+// An open call without its buffers: its object, its headers, the state of a small request.
 constexpr size_t kCallBytes = sizeof(RpcCall) + 1024;
 
 }  // namespace
@@ -101,6 +100,7 @@ void RpcConnection::EndWork() {
   state_ = State::kClosing;
   session_.Abandon();
   LeaveQueue();
+  while (!waits_for_large_.empty()) waits_for_large_.PopFront();
   rpc_loop_.CancelClaim(*this);
   ReleaseLarge();
   input_.Clear(0);
@@ -139,6 +139,10 @@ void RpcConnection::OnStreamClosed(http2::Stream& stream) {
   call.Cancel();
   if (resuming_.Contains(call)) resuming_.Remove(call);
   if (ready_.Contains(call)) ready_.Remove(call);
+  if (waits_for_large_.Contains(call)) {
+    waits_for_large_.Remove(call);
+    if (waits_for_large_.empty()) rpc_loop_.CancelClaim(*this);
+  }
   if (large_call_ == &call) ReleaseLarge();
   calls_.Remove(call);
   --open_calls_;
@@ -149,7 +153,7 @@ void RpcConnection::OnStreamClosed(http2::Stream& stream) {
 // ---- Turns of calls
 
 void RpcConnection::QueueReady(RpcCall& call) {
-  if (!ready_.Contains(call)) ready_.PushBack(call);
+  if (!IsReady(call)) ready_.PushBack(call);
 }
 
 void RpcConnection::QueueFirst(RpcCall& call) {
@@ -192,8 +196,11 @@ void RpcConnection::RunReady() {
     if (input_.empty() || (!ready_.empty() && !was_full_) || !has_credit()) break;
     ReceiveInput(input_.size());
   }
-  // The call that waited for it is gone.
-  if (large_call_ == nullptr && (ready_.empty() || has_credit())) ReleaseLarge();
+  // The call that has it is gone, or has not begun and waits for the connection's share.
+  while (large_call_ != nullptr &&
+         (!ready_.Contains(*large_call_) || (full() && !large_call_->unfinished()))) {
+    ReleaseLarge();
+  }
 }
 
 bool RpcConnection::may_run() const { return !full() || ready_.front()->unfinished(); }
@@ -206,7 +213,7 @@ void RpcConnection::ReceiveInput(size_t most) {
 
 void RpcConnection::PlanTurn() {
   has_backlog_ = (!ready_.empty() && may_run()) || !input_.empty() || has_frames_;
-  if (has_backlog_ && !waits_for_large_) rpc_loop_.loop().work().Add(*this);
+  if (has_backlog_) rpc_loop_.loop().work().Add(*this);
   const bool pause = !input_.empty() || has_frames_;
   if (pause == paused_) return;
   paused_ = pause;
@@ -216,30 +223,29 @@ void RpcConnection::PlanTurn() {
 // ---- Large messages
 
 Decompressor* RpcConnection::ClaimLargeMessage(RpcCall& call) {
-  if (large_ == nullptr) {
+  if (large_call_ == nullptr) {
     large_ = rpc_loop_.ClaimLarge(*this);
-    waits_for_large_ = large_ == nullptr;
-  } else if (large_call_ != nullptr && large_call_ != &call) {
-    QueueReady(call);  // behind the call that has it
-    return nullptr;
+    if (large_ != nullptr) large_call_ = &call;
   }
-  if (large_ == nullptr) {
-    QueueFirst(call);
-  } else {
-    large_call_ = &call;
-  }
-  return large_;
+  if (large_call_ == &call) return large_;
+  if (!waits_for_large_.Contains(call)) waits_for_large_.PushBack(call);
+  return nullptr;
 }
 
 void RpcConnection::OnLargeMessage(Decompressor& decompressor) {
+  RpcCall& call = waits_for_large_.PopFront();
   large_ = &decompressor;
-  waits_for_large_ = false;
+  large_call_ = &call;
+  QueueReady(call);
   rpc_loop_.loop().work().Add(*this);
 }
 
 void RpcConnection::ReleaseLarge() {
   large_call_ = nullptr;
   if (large_ != nullptr) rpc_loop_.ReleaseLarge(*std::exchange(large_, nullptr));
+  if (waits_for_large_.empty()) return;
+  Decompressor* const next = rpc_loop_.ClaimLarge(*this);
+  if (next != nullptr) OnLargeMessage(*next);
 }
 
 void RpcConnection::QueueResume(ServerCall& server_call) {
@@ -385,9 +391,8 @@ bool RpcConnection::HasRoomFor(size_t bytes) const {
 
 size_t RpcConnection::memory() const {
   return rpc_loop_.options().connection_bytes + sizeof(*this) + session_.memory() +
-         open_calls_ * kCallBytes + buffered_bytes_ + unsent_bytes_ + pending_bytes_ +
-         kept_memory() + input_.capacity() +
-         (state_ == State::kClosed ? 0 : stream().pending_output());
+         open_calls_ * kCallBytes + buffer_memory_ + pending_bytes_ + kept_memory() +
+         input_.capacity() + (state_ == State::kClosed ? 0 : stream().buffer_memory());
 }
 
 const Method* RpcConnection::FindMethod(std::string_view path) {

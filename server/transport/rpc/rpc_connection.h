@@ -25,6 +25,7 @@ namespace sluice::transport {
 class ServerCall;
 struct ReadyCalls;
 struct ResumingCalls;
+struct LargeCalls;
 
 // Used on its loop only. Destroys itself when the stream is closed and all its calls have ended.
 class RpcConnection final : public PortConnection,
@@ -48,7 +49,7 @@ class RpcConnection final : public PortConnection,
   // Includes what the handlers keep for the calls.
   size_t memory() const override;
 
-  // For RpcLoop: the connection may take its large message now.
+  // For RpcLoop: the connection may take its next large message now.
   void OnLargeMessage(Decompressor& decompressor);
 
   // ---- For its calls.
@@ -67,8 +68,11 @@ class RpcConnection final : public PortConnection,
   void QueueReady(RpcCall& call);
   // As QueueReady, before the others: the call has begun.
   void QueueFirst(RpcCall& call);
-  bool IsReady(const RpcCall& call) const { return ready_.Contains(call); }
-  // Null: the call waits, in ready_.
+  // Whether a turn of the call follows.
+  bool IsReady(const RpcCall& call) const {
+    return ready_.Contains(call) || waits_for_large_.Contains(call);
+  }
+  // Null: the call waits, and others go on.
   Decompressor* ClaimLargeMessage(RpcCall& call);
   // A call whose pause or congestion ended goes on when output is flushed.
   void QueueResume(ServerCall& call);
@@ -80,6 +84,8 @@ class RpcConnection final : public PortConnection,
     unsent_bytes_ += response_bytes;
     rpc_loop_.AddUnsentBytes(response_bytes);
   }
+  // The same for the memory of their buffers, which may be more.
+  void HoldBuffers(size_t bytes) { buffer_memory_ += bytes; }
   // The same for what handlers keep for their calls until the decision.
   void HoldPending(size_t bytes) { pending_bytes_ += bytes; }
   // The peer takes a part of an answer.
@@ -120,9 +126,7 @@ class RpcConnection final : public PortConnection,
   void ReceiveInput(size_t most);
   // Whether the next of the ready calls may go on, as far as the connection's share is concerned.
   bool may_run() const;
-  bool RunsReady() const {
-    return !ready_.empty() && !waits_for_large_ && has_credit() && may_run();
-  }
+  bool RunsReady() const { return !ready_.empty() && has_credit() && may_run(); }
   void RunReady();
   void ReleaseLarge();
   void Flush();
@@ -149,18 +153,19 @@ class RpcConnection final : public PortConnection,
   IntrusiveList<RpcCall, ReadyCalls> ready_;
   IntrusiveList<RpcCall, ResumingCalls> resuming_;
   Buffer input_;  // not given to the session yet: the turn had ended
-  // The decompressor that this connection holds, and the call that uses it.
+  IntrusiveList<RpcCall, LargeCalls> waits_for_large_;  // first come, first served
+  // The decompressor that this connection holds, and the call that has it: both or none.
   Decompressor* large_ = nullptr;
   const RpcCall* large_call_ = nullptr;
   int64_t arrived_ns_ = 0;
   size_t buffered_bytes_ = 0;
   size_t unsent_bytes_ = 0;
+  size_t buffer_memory_ = 0;
   int64_t taken_ns_ = 0;  // when the peer last took a part of an answer
   size_t pending_bytes_ = 0;
   size_t open_calls_ = 0;
   State state_ = State::kOpen;
-  bool busy_ = false;  // handles input or flushes; Flush follows
-  bool waits_for_large_ = false;
+  bool busy_ = false;         // handles input or flushes; Flush follows
   bool has_frames_ = false;   // that were not sent, since the turn had ended
   bool has_backlog_ = false;  // it waits for another turn
   bool was_full_ = false;     // calls wait in ready_ for the connection's share

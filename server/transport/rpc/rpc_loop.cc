@@ -30,7 +30,10 @@ PortConnection* RpcLoop::NewConnection(net::Stream& stream) {
 
 Decompressor* RpcLoop::ClaimLarge(RpcConnection& connection) {
   if (free_large_.empty()) {
-    if (!waiting_.Contains(connection)) waiting_.PushBack(connection);
+    if (IntrusiveList<RpcConnection, WaitingConnections>::Contains(connection)) return nullptr;
+    WaitingPeer& peer = waiting_[connection.stream().peer()];
+    if (peer.connections.empty()) waiting_turns_.PushBack(peer);
+    peer.connections.PushBack(connection);
     return nullptr;
   }
   Decompressor* const one = free_large_.back();
@@ -42,15 +45,25 @@ void RpcLoop::ReleaseLarge(Decompressor& decompressor) {
   constexpr size_t kKeepBytes = 16 << 10;
   decompressor.inflater.Cancel();
   decompressor.message.Clear(kKeepBytes);
-  if (waiting_.empty()) {
-    free_large_.push_back(&decompressor);
+  if (waiting_turns_.empty()) return free_large_.push_back(&decompressor);
+  WaitingPeer& peer = waiting_turns_.PopFront();
+  RpcConnection& next = peer.connections.PopFront();
+  if (peer.connections.empty()) {
+    waiting_.erase(next.stream().peer());
   } else {
-    waiting_.PopFront().OnLargeMessage(decompressor);
+    waiting_turns_.PushBack(peer);
   }
+  next.OnLargeMessage(decompressor);
 }
 
 void RpcLoop::CancelClaim(RpcConnection& connection) {
-  if (waiting_.Contains(connection)) waiting_.Remove(connection);
+  if (!IntrusiveList<RpcConnection, WaitingConnections>::Contains(connection)) return;
+  const auto found = waiting_.find(connection.stream().peer());
+  WaitingPeer& peer = found->second;
+  peer.connections.Remove(connection);
+  if (!peer.connections.empty()) return;
+  waiting_turns_.Remove(peer);
+  waiting_.erase(found);
 }
 
 }  // namespace sluice::transport

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/node_hash_map.h"
 #include "common/bounds.h"
 #include "common/clock.h"
 #include "common/http2/server_session.h"
@@ -49,7 +50,9 @@ struct RpcServerOptions : ConnectionOptions {
   size_t output_bytes = size_t{256} << 10;
 };
 
-struct WaitingConnections;  // a list of connections that wait for a decompressor
+// Lists of connections that wait for a decompressor, and of their peers.
+struct WaitingConnections;
+struct WaitingPeers;
 
 // As PortLoop.
 class RpcLoop final : public PortLoop {
@@ -69,8 +72,11 @@ class RpcLoop final : public PortLoop {
   // Larger messages are taken and handled in steps. At most kMaxLargeMessages of a loop are between
   // their steps, since each may hold 20 MB, and their senders need send only a few KB.
   static constexpr size_t kLargeMessageBytes = 4 << 10;
+  // Of a message that is not compressed: a usual batch has less, and is decoded in one step.
+  static constexpr size_t kLargePlainMessageBytes = 16 << 10;
   static constexpr size_t kMaxLargeMessages = 4;
-  // Null: all are in use; RpcConnection::OnLargeMessage follows.
+  // Null: all are in use; RpcConnection::OnLargeMessage follows. The peers of connections that wait
+  // have turns, so that none waits for all connections of another.
   Decompressor* ClaimLarge(RpcConnection& connection);
   // For a connection that has claimed one, or waits for one.
   void ReleaseLarge(Decompressor& decompressor);
@@ -110,6 +116,10 @@ class RpcLoop final : public PortLoop {
  private:
   static constexpr int kCallsPerReading = 16;
 
+  struct WaitingPeer : ListLink<WaitingPeer, WaitingPeers> {
+    IntrusiveList<RpcConnection, WaitingConnections> connections;  // first come, first served
+  };
+
   // PortLoop
   std::vector<std::string> MethodNames() const override;
   PortConnection* NewConnection(net::Stream& stream) override;
@@ -121,7 +131,8 @@ class RpcLoop final : public PortLoop {
   Decompressor decompressor_;
   Decompressor large_[kMaxLargeMessages];
   std::vector<Decompressor*> free_large_;
-  IntrusiveList<RpcConnection, WaitingConnections> waiting_;  // first come, first served
+  absl::node_hash_map<uint64_t, WaitingPeer> waiting_;      // by peer
+  IntrusiveList<WaitingPeer, WaitingPeers> waiting_turns_;  // whose turn is next
   size_t unsent_bytes_ = 0;
   int readings_left_ = 0;
   int64_t now_ns_ = 0;

@@ -41,6 +41,10 @@ void ServerCall::KeepRequest(Buffer* into) {
   UpdateHeldBytes();
 }
 
+absl::Span<const uint8_t> ServerCall::KeepMessage(absl::Span<const uint8_t> message, Buffer* into) {
+  return reader_.Keep(message, into);
+}
+
 std::shared_ptr<void> ServerCall::HoldCancelledBytes(size_t bytes) {
   return connection_->HoldCancelled(pending_bytes_ + bytes);
 }
@@ -114,7 +118,7 @@ void ServerCall::Fail(absl::StatusCode code, std::string_view message) {
     }
     reader_.Clear(kKeepBytes);
   }
-  writer_.DropMessage();
+  writer_.DropMessage(kKeepBytes);
   End(code, message);
 }
 
@@ -160,6 +164,8 @@ void ServerCall::RecordFinish(absl::StatusCode code) {
 
 void ServerCall::UpdateHeldBytes() {
   connection_->Hold(reader_.size() - held_in_, writer_.size() - held_out_);
+  connection_->HoldBuffers(buffer_memory() - held_memory_);
+  held_memory_ = buffer_memory();
   held_in_ = reader_.size();
   const bool taken = writer_.size() < held_out_;
   if (held_out_ == 0 || taken) unsent_since_ns_ = loop().now_ns();

@@ -101,6 +101,9 @@ class ServerCall : public http2::Stream {
   // Unary, in OnCancelled: moves the request's bytes into `into`; views of them stay valid. For a
   // handler that has handed views to work that it cannot stop.
   void KeepRequest(Buffer* into);
+  // Streams, in OnMessage: moves the message into `into`, and returns it there. The handler counts
+  // the memory of `into`.
+  absl::Span<const uint8_t> KeepMessage(absl::Span<const uint8_t> message, Buffer* into);
   // In OnCancelled: counts these bytes, and those of SetPendingBytes, until the result is
   // destroyed, on any thread. For such work, too: the connection's next calls wait as if the call
   // were open.
@@ -171,6 +174,7 @@ class ServerCall : public http2::Stream {
   void RecordFinish(absl::StatusCode code);
   // Tells the connection how many bytes the call holds now.
   void UpdateHeldBytes();
+  size_t buffer_memory() const { return reader_.capacity() + writer_.memory(); }
 
   RpcConnection* connection_ = nullptr;
   const Method* method_ = nullptr;
@@ -187,6 +191,7 @@ class ServerCall : public http2::Stream {
   // As the connection knows them.
   size_t held_in_ = 0;
   size_t held_out_ = 0;
+  size_t held_memory_ = 0;
   size_t pending_bytes_ = 0;
   size_t lasting_bytes_ = 0;
   int64_t unsent_since_ns_ = 0;  // when the peer last took a part of the unsent bytes

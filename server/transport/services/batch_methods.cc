@@ -37,8 +37,7 @@ struct Stream {
 // connection as that takes. Returns to its pool at the end. On the loop of the call.
 class Batch final : public Pooled<Batch> {
  public:
-  // `stream`: null for an AcquireBatch, whose request stays until the call ends. A stream's request
-  // is copied.
+  // `stream`: null for an AcquireBatch, whose request stays until the call ends.
   void Begin(service::RateLimiter& limiter, CallPool<Batch>& pool, ServerCall& rpc, Stream* stream,
              absl::Span<const uint8_t> request) {
     limiter_ = &limiter;
@@ -46,11 +45,7 @@ class Batch final : public Pooled<Batch> {
     rpc_ = &rpc;
     loop_ = &rpc.loop();
     stream_ = stream;
-    if (stream != nullptr) {
-      request_.Clear();
-      request_.Append(request);
-      request = request_.view();
-    }
+    if (stream != nullptr) request = rpc.KeepMessage(request, &request_);
     decoder_ = BatchDecoder(request, &call_);
     call_.DecideInSlices();
     phase_ = Phase::kDecoding;
@@ -88,7 +83,8 @@ class Batch final : public Pooled<Batch> {
     } while (phase_ == Phase::kDecided || (phase_ != Phase::kDeciding && !rpc_->turn_ended()));
     running_ = false;
     if (phase_ == Phase::kDeciding) {
-      rpc_->SetPendingBytes(std::max(rpc_->pending_bytes(), call_.request_memory()));
+      rpc_->SetPendingBytes(
+          std::max(rpc_->pending_bytes(), call_.request_memory() + request_.capacity()));
     } else {
       CountMemory();
       rpc_->ContinueLater();

@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,8 @@
 #include "gtest/gtest.h"
 #include "server/access/token_guesses.h"
 #include "server/transport/http1/background.h"
+#include "server/transport/http1/request.h"
+#include "server/transport/http1/request_parser.h"
 #include "tests/support/http_peer.h"
 
 namespace sluice::testing {
@@ -446,6 +449,41 @@ TEST_F(ConnectionTest, SharesTurnsOnPipeliningFlood) {
   EXPECT_GT(answered, 0);
   other.Feed(Get("/echo"));
   EXPECT_THAT(StatusesOf(other.Take()), ElementsAre("200"));
+}
+
+TEST(RequestParserTest, CountsWorkThatBytesDoNotShow) {
+  http1::RequestParser parser;
+  http1::Request request;
+  const auto parse = [&](std::string_view text) {
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(text.data());
+    EXPECT_EQ(parser.Parse({bytes, text.size()}), text.size());
+  };
+  parser.Begin(&request);
+  std::string list = "a";
+  for (int i = 0; i < 400; ++i) list += ",a";
+  parse("POST / HTTP/1.1\r\nHost: a\r\nX-List: " + list + "\r\nConnection: " + list +
+        "\r\nTransfer-Encoding: chunked\r\n\r\n");
+  EXPECT_EQ(parser.TakeUnits(), 100);
+  parser.LimitBody(1000, /*discard=*/false);
+  std::string chunks;
+  for (int i = 0; i < 100; ++i) chunks += "1\r\nx\r\n";
+  parse(chunks + "0\r\n\r\n");
+  EXPECT_EQ(request.body(), std::string(100, 'x'));
+  EXPECT_EQ(parser.TakeUnits(), 50);
+  EXPECT_EQ(parser.TakeUnits(), 0);
+}
+
+TEST_F(ConnectionTest, SharesTurnsOnFloodOfListsInHeaders) {
+  HttpPeer flood(server_);
+  std::string list = "a";
+  while (list.size() < 15'000) list += ",a";
+  const std::string one = "GET /echo HTTP/1.1\r\nHost: a\r\nConnection: " + list + "\r\n\r\n";
+  std::string many;
+  for (int i = 0; i < 8; ++i) many += one;
+  flood.FeedOnce(many);
+  EXPECT_LE(StatusesOf(flood.Take()).size(), 3);
+  flood.RunTurns();
+  EXPECT_GE(StatusesOf(flood.Take()).size(), 5);
 }
 
 TEST_F(ConnectionTest, HandlesNoRequestsWhileAnswersAreNotTaken) {

@@ -1,7 +1,9 @@
 // Unary calls in steady state allocate nothing, neither in our code nor in nghttp2; streams between
 // two batches hold hardly any memory.
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 
 #include "gtest/gtest.h"
 #include "server/limits/limit_registry.h"
@@ -16,6 +18,7 @@
 #include "tests/support/echo_methods.h"
 #include "tests/support/gzip.h"
 #include "tests/support/h2_peer.h"
+#include "tests/support/http2_frames.h"
 
 namespace sluice::transport {
 namespace {
@@ -142,6 +145,78 @@ TEST(AllocationTest, IdleStreamKeepsHardlyAnyMemory) {
   idle_streams(50);
   // With the client's half of each stream, and the bytes that it sent.
   EXPECT_LE((allocated_bytes - before) / 50, static_cast<int64_t>(message.size()) + (4 << 10));
+}
+
+// A client that sends frames as bytes, and what the server allocates for its calls.
+class OpenCallTest : public ::testing::Test {
+ protected:
+  OpenCallTest() {
+    server_.methods.AddUnary("/t.T/Echo", echo_);
+    server_.methods.AddStreaming("/t.T/Stream", stream_);
+    connection_ = std::make_unique<testing::H2Connection>(server_);
+    connection_->Feed(testing::kGreeting);
+  }
+
+  // What each call keeps, on average. begin(id) begins one.
+  template <typename Begin>
+  int64_t BytesOfCall(Begin begin) {
+    constexpr uint32_t kCalls = 20;
+    uint32_t id = 1;
+    int64_t before = 0;
+    for (uint32_t i = 0; i < 2 * kCalls; ++i, id += 2) {
+      if (i == kCalls) before = allocated_bytes;
+      begin(id);
+      connection_->Take();
+    }
+    EXPECT_FALSE(connection_->ended());
+    EXPECT_EQ(server_.metrics.Snapshot(0).transports[0].streams_closed, 0u);
+    return (allocated_bytes - before) / kCalls;
+  }
+  void Feed(http2::FrameType type, uint8_t flags, uint32_t id, std::string_view payload) {
+    connection_->Feed(testing::Frame(type, flags, id, payload));
+  }
+
+  testing::EchoMethod echo_;
+  testing::EchoStream stream_;
+  testing::H2Server server_;
+  std::unique_ptr<testing::H2Connection> connection_;
+};
+
+TEST_F(OpenCallTest, FirstByteOfAMessageKeepsLittleMemory) {
+  stream_.times = 0;
+  const std::string body = testing::Framed(std::string(1'000'000, 'x')) + '\0';
+  const int64_t bytes = BytesOfCall([&](uint32_t id) {
+    Feed(http2::FrameType::kHeaders, 4, id, testing::RequestHeaders("/t.T/Stream"));
+    for (size_t at = 0; at < body.size(); at += 16'384) {
+      Feed(http2::FrameType::kData, 0, id, std::string_view(body).substr(at, 16'384));
+    }
+  });
+  EXPECT_EQ(stream_.messages, 40);
+  EXPECT_LE(bytes, 3 << 10);
+}
+
+TEST_F(OpenCallTest, LastBytesOfAnAnswerKeepLittleMemory) {
+  constexpr uint32_t kAnswer = 1'000'000;
+  echo_.on_call = [](ServerCall& call) { call.response().Append(std::string(kAnswer, 'x')); };
+  Feed(http2::FrameType::kSettings, 0, 0,
+       testing::Entry(http2::Setting::kInitialWindowSize, kAnswer - 200));
+  Feed(http2::FrameType::kWindowUpdate, 0, 0, testing::Uint32(1 << 30));
+  const int64_t bytes = BytesOfCall([&](uint32_t id) {
+    Feed(http2::FrameType::kHeaders, 4, id, testing::RequestHeaders("/t.T/Echo"));
+    Feed(http2::FrameType::kData, 1, id, testing::Framed(""));
+  });
+  EXPECT_EQ(echo_.calls, 40);
+  EXPECT_LE(bytes, 8 << 10);
+}
+
+// It is not gRPC, and is answered at its end.
+TEST_F(OpenCallTest, LongPathKeepsLittleMemory) {
+  const std::string path = "/" + std::string(9'999, 'p');
+  // An indexed method and scheme, and a literal :path whose length is 127 + 17 + 77 * 128.
+  const std::string head = "\x83\x86\x04\x7F\x91\x4D" + path + testing::Literal(":authority", "a");
+  const int64_t bytes =
+      BytesOfCall([&](uint32_t id) { Feed(http2::FrameType::kHeaders, 4, id, head); });
+  EXPECT_LE(bytes, 3 << 10);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "gtest/gtest.h"
+#include "tests/support/gzip.h"
 
 namespace sluice::transport {
 namespace {
@@ -80,6 +81,41 @@ TEST_F(MessageReaderTest, SingleMessageMustBeCompleteAndAlone) {
   EXPECT_EQ(std::string(step->message.begin(), step->message.end()), "one");
   Append("x");
   EXPECT_EQ(reader_.CheckSingle().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(MessageReaderTest, KeepMovesTheMessageOrWhatFollowsIt) {
+  reader_.Begin(MessageReader::Encoding::kGzip, 100);
+  const std::string large(100, 'l');
+  Append(Framed("first") + Framed(large) + Framed(testing::Gzip("zipped"), 1) + "\x01");
+  Buffer kept;
+  const auto keep_next = [&] {
+    const auto step = reader_.Next(decompressor_, kStepBytes);
+    const MessageReader::Message message = reader_.Keep(step->message, &kept);
+    reader_.Trim(0);
+    EXPECT_GE(kept.capacity(), message.size());
+    return std::pair(std::string(message.begin(), message.end()),
+                     message.data() == step->message.data());
+  };
+  EXPECT_EQ(keep_next(), std::pair(std::string("first"), false));
+  EXPECT_EQ(keep_next(), std::pair(large, true));
+  EXPECT_EQ(keep_next(), std::pair(std::string("zipped"), false));
+  EXPECT_EQ(reader_.size(), 1u);
+  reader_.Clear(0);
+  Append(Framed("alone"));
+  EXPECT_EQ(keep_next(), std::pair(std::string("alone"), true));
+}
+
+// The header of gzip may have a file name of any length.
+TEST_F(MessageReaderTest, SmallMessageOfLargeGzipKeepsLittleMemory) {
+  std::string gzip = testing::Gzip("small");
+  gzip[3] = 8;
+  gzip.insert(10, std::string(100'000, 'n') + '\0');
+  reader_.Begin(MessageReader::Encoding::kGzip, 200'000);
+  Append(Framed(gzip, 1));
+  const auto step = reader_.TakeSingle(decompressor_, kStepBytes);
+  ASSERT_TRUE(step.ok());
+  EXPECT_EQ(std::string(step->message.begin(), step->message.end()), "small");
+  EXPECT_LE(reader_.capacity(), size_t{4} << 10);
 }
 
 }  // namespace

@@ -111,6 +111,25 @@ TEST_F(RefusalsTest, AnswersWrongTokensLateAndRightOnesAtOnce) {
   EXPECT_EQ(echo_.calls, 1);
 }
 
+TEST_F(RefusalsTest, TheFirstTokenOfACallCounts) {
+  H2Client client(*server_);
+  const auto call = [&](const std::string& first, const std::string& second) {
+    const int32_t id = client.Request({{":method", "POST"},
+                                       {":scheme", "http"},
+                                       {":path", "/t.T/Echo"},
+                                       {":authority", "test"},
+                                       {"te", "trailers"},
+                                       {"content-type", "application/grpc"},
+                                       {"authorization", "Bearer " + first},
+                                       {"authorization", "Bearer " + second}},
+                                      Framed("x"), /*end=*/true);
+    client.Pump();
+    return client.calls[id].status();
+  };
+  EXPECT_EQ(call("right", "wrong"), "0");
+  EXPECT_EQ(call("wrong", "right"), kUnauthenticated);
+}
+
 TEST_F(RefusalsTest, RightsAreCheckedAgainWhenTheMessageIsComplete) {
   H2Client client(*server_);
   const std::string message = Framed("x");

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/bounds.h"
 #include "gtest/gtest.h"
@@ -202,6 +203,7 @@ TEST_F(RpcServerTest, AnswersUnknownMethodsAndServicesWithUnimplemented) {
   EXPECT_EQ(Do("/t.T/Nothing", Framed("")).status(), "12");
   EXPECT_NE(Do("/t.T/Nothing", Framed("")).Header("grpc-message").find("unknown method"),
             std::string::npos);
+  EXPECT_LT(Do("/t.U/" + std::string(10'000, 'u'), Framed("")).Header("grpc-message").size(), 300u);
   EXPECT_NE(Do("/t.U/Echo", Framed("")).Header("grpc-message").find("unknown service"),
             std::string::npos);
   EXPECT_EQ(Do("/", Framed("")).status(), "12");
@@ -618,7 +620,7 @@ TEST_F(RpcServerTest, EndsTheCallsOfAClosedConnectionInSeveralTurns) {
 TEST_F(RpcServerTest, BoundsTheLargeMessagesThatAreBetweenTheirSteps) {
   Begin();
   steps_.steps = 50;
-  const std::string large(RpcLoop::kLargeMessageBytes + 1, 'l');
+  const std::string large(RpcLoop::kLargePlainMessageBytes + 1, 'l');
   std::vector<std::unique_ptr<H2Client>> clients;
   std::vector<int32_t> ids;
   for (size_t i = 0; i < RpcLoop::kMaxLargeMessages + 3; ++i) {
@@ -643,9 +645,120 @@ TEST_F(RpcServerTest, BoundsTheLargeMessagesThatAreBetweenTheirSteps) {
   EXPECT_EQ(steps_.started, static_cast<int>(RpcLoop::kMaxLargeMessages) + 2);
 }
 
+// Clients whose large messages take all places.
+class LargeMessagesTest : public RpcServerTest {
+ protected:
+  void BeginBusy(const RpcServerOptions& options = {}) {
+    Begin(options);
+    steps_.steps = 1000;
+    for (size_t i = 0; i < RpcLoop::kMaxLargeMessages; ++i) NewClient(/*peer=*/0);
+    for (const auto& client : clients_) SendLarge(*client);
+    EXPECT_EQ(steps_.started, static_cast<int>(RpcLoop::kMaxLargeMessages));
+  }
+  void TearDown() override { clients_.clear(); }  // before their server
+  H2Client& NewClient(uint64_t peer) {
+    clients_.push_back(std::make_unique<H2Client>(*server_));
+    H2Client& client = *clients_.back();
+    client.connection.stream.peer_number = peer;
+    Exchange(client);
+    return client;
+  }
+  // Without the turns of all others.
+  void Exchange(H2Client& client) {
+    for (int i = 0; i < 5; ++i) {
+      client.connection.FeedOnce(client.TakeOutput());
+      client.Read();
+    }
+  }
+  // Compressed, the message has some dozens of bytes.
+  int32_t SendLarge(H2Client& client, const std::string& path = "/t.T/Steps") {
+    const int32_t id = client.Call(path, Framed(Gzip(large_), true), {{"grpc-encoding", "gzip"}});
+    Exchange(client);
+    return id;
+  }
+  std::string Answer(H2Client& client, const std::string& path, const std::string& message) {
+    const int32_t id = client.Call(path, Framed(message));
+    Exchange(client);
+    return client.calls[id].messages().empty() ? "" : client.calls[id].messages()[0];
+  }
+  // Closes the connection of the next client that has a place.
+  void FreePlace() {
+    clients_[freed_++]->connection.CloseOnce();
+    for (int i = 0; i < 5; ++i) server_->loop->RunOnce(0);
+  }
+
+  const std::string large_ = std::string(RpcLoop::kLargeMessageBytes + 1, 'l');
+  std::vector<std::unique_ptr<H2Client>> clients_;
+  size_t freed_ = 0;
+};
+
+TEST_F(LargeMessagesTest, OtherCallsOfAConnectionGoOnWhileItsLargeMessagesWait) {
+  BeginBusy();
+  H2Client& client = NewClient(0);
+  const int32_t first = SendLarge(client, "/t.T/Echo");
+  const int32_t reset = SendLarge(client, "/t.T/Echo");
+  const int32_t last = SendLarge(client, "/t.T/Stream");
+  EXPECT_EQ(Answer(client, "/t.T/Echo", "small"), "small");
+  EXPECT_EQ(Answer(client, "/t.T/Stream", "small"), "small");
+  client.Reset(reset);
+  Exchange(client);
+  EXPECT_TRUE(client.calls[first].messages().empty());
+  EXPECT_TRUE(client.calls[last].messages().empty());
+  EXPECT_FALSE(client.connection.stream.paused);
+  FreePlace();
+  Exchange(client);
+  EXPECT_EQ(client.calls[first].messages(), std::vector<std::string>{large_});
+  EXPECT_EQ(client.calls[last].messages(), std::vector<std::string>{large_});
+  EXPECT_EQ(echo_.calls, 2);
+}
+
+TEST_F(LargeMessagesTest, MessageThatIsNotCompressedNeedsNoPlaceUpToAUsualSize) {
+  BeginBusy();
+  H2Client& client = NewClient(0);
+  const std::string usual(RpcLoop::kLargePlainMessageBytes, 'u');
+  EXPECT_EQ(Answer(client, "/t.T/Echo", usual), usual);
+  EXPECT_EQ(Answer(client, "/t.T/Stream", usual), usual);
+  EXPECT_EQ(Answer(client, "/t.T/Echo", usual + "u"), "");
+}
+
+TEST_F(LargeMessagesTest, PeersTakeTurns) {
+  BeginBusy();
+  for (int i = 0; i < 3; ++i) SendLarge(NewClient(0));
+  H2Client& other = NewClient(1);
+  const int32_t id = SendLarge(other, "/t.T/Echo");
+  FreePlace();
+  const int started = static_cast<int>(RpcLoop::kMaxLargeMessages) + 1;
+  EXPECT_EQ(steps_.started, started);
+  FreePlace();
+  Exchange(other);
+  EXPECT_EQ(other.calls[id].messages(), std::vector<std::string>{large_});
+  EXPECT_EQ(steps_.started, started + 1) << "the place was free again";
+}
+
+// The connection waits for its peer, which may take long.
+TEST_F(LargeMessagesTest, ConnectionThatHasUsedItsShareGivesThePlaceToTheNext) {
+  RpcServerOptions options;
+  options.max_connection_unsent_bytes = 1000;
+  BeginBusy(options);
+  clients_.push_back(std::make_unique<H2Client>(*server_, /*auto_window=*/false));
+  H2Client& slow = *clients_.back();
+  Exchange(slow);
+  const int32_t waits = SendLarge(slow, "/t.T/Echo");
+  stream_.times = 8;  // more than its window takes
+  slow.Call("/t.T/Stream", Framed(std::string(16'000, 'u')));
+  Exchange(slow);
+  H2Client& next = NewClient(0);
+  const int32_t id = SendLarge(next, "/t.T/Echo");
+  FreePlace();
+  Exchange(next);
+  EXPECT_EQ(next.calls[id].messages(), std::vector<std::string>{large_});
+  EXPECT_TRUE(slow.calls[waits].messages().empty());
+}
+
 TEST_F(RpcServerTest, ResetEndsACallBetweenItsTurns) {
   Begin();
-  const int32_t id = client_->Call("/t.T/Steps", Framed(std::string(8000, 'l')));
+  const std::string large(RpcLoop::kLargePlainMessageBytes + 1, 'l');
+  const int32_t id = client_->Call("/t.T/Steps", Framed(large));
   client_->connection.FeedOnce(client_->TakeOutput());
   const int done = steps_.steps_done;
   EXPECT_LT(done, 10);
@@ -654,7 +767,7 @@ TEST_F(RpcServerTest, ResetEndsACallBetweenItsTurns) {
   EXPECT_TRUE(steps_.calls.empty());
   // The large message's place is free again.
   for (size_t i = 0; i < RpcLoop::kMaxLargeMessages + 1; ++i) {
-    EXPECT_EQ(Do("/t.T/Steps", Framed(std::string(8000, 'l'))).status(), "0");
+    EXPECT_EQ(Do("/t.T/Steps", Framed(large)).status(), "0");
   }
 }
 
