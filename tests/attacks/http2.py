@@ -84,6 +84,7 @@ class Connection:
         self.sent = self.received = self.opened = self.answers = 0
         self.calls = set()  # that the server has not ended
         self.ended = None  # why the connection is over
+        self.answer_bytes = {}  # by call: of its first answer, with the prefix
         self.reads = True
         self._ledger = ledger
         self._asked = {}  # by call: (moment, message) of those that are not answered
@@ -215,6 +216,7 @@ class Connection:
 
     def _forget(self, stream):
         self.calls.discard(stream)
+        self.answer_bytes.pop(stream, None)
         self._windows.pop(stream, None)
         self._asked.pop(stream, None)
         self._bodies.pop(stream, None)
@@ -233,6 +235,7 @@ class Connection:
             at += 9 + size
             if kind == DATA:
                 self._taken += size
+                self.answer_bytes.setdefault(stream, 5 + int.from_bytes(payload[1:5], "big"))
                 self.answers += 1
             if kind == RST_STREAM or kind in (DATA, HEADERS) and flags & END_STREAM:
                 self._forget(stream)

@@ -2,7 +2,8 @@
 import struct
 import time
 
-from http2 import CONTINUATION, DEFLATE, GZIP, PING, Connection, frame, message
+from http2 import (CONTINUATION, DEFLATE, END_HEADERS, GZIP, HEADERS, PING, Connection, frame,
+                   message, window_update)
 from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
 from server import pb
 
@@ -71,6 +72,27 @@ def idle_streams(run):
 
 
 @attack()
+def stream_last_byte(run):
+    """AcquireStreams, each idle after a message of 4 MB and the first byte of the next."""
+    server = run.server()
+    one = batch(acquisition(("api", "k")), 1).SerializeToString()
+    # A field that the server skips. Its length takes four bytes.
+    size = (4 << 20) - len(one) - 5
+    length = bytes(size >> shift & 127 | (128 if shift < 21 else 0) for shift in (0, 7, 14, 21))
+    body = message(one + b"\x7a" + length + bytes(size)) + b"\0"
+    run.begin()
+    attacker = server.connect()
+    for _ in range(run.n(100)):
+        if not attacker.send(attacker.open("AcquireStream"), body):
+            break
+    attacker.read_until_quiet(0.5)
+    run.sent(attacker)
+    run.rss(64)
+    run.released("by idle streams", [attacker])
+    run.end()
+
+
+@attack()
 def header_bomb(run):
     """Calls whose headers refer four times to one entry of 3.8 KB in HPACK's table; windows of
     0."""
@@ -102,6 +124,23 @@ def open_metadata(run):
             names = [(f"x-{i}-{n}", f"{i:07}" * 100) for n in range(10)]
             _, head = attacker.head("AcquireStream", names)
             attacker.write(head, seconds=1)
+            attacker.read()
+    judge(run, attackers, rss_mb=64)
+
+
+@attack()
+def long_paths(run):
+    """Calls of unknown methods with paths of 16 KB, which are not gRPC and do not end."""
+    server = run.server()
+    run.begin()
+    attackers = [server.connect() for _ in range(run.n(10))]
+    for attacker in attackers:
+        block = attacker.encoder.encode([(":method", "POST"), (":scheme", "http"),
+                                         (":authority", "a"), (":path", "/" + "p" * 16000)],
+                                        huffman=False)
+        for stream in range(1, 2000, 2):
+            if not attacker.write(frame(HEADERS, END_HEADERS, stream, block), seconds=1):
+                break
             attacker.read()
     judge(run, attackers, rss_mb=64)
 
@@ -151,6 +190,32 @@ def unsent_answers(run):
 
     await_close(run, attackers, 32, is_open)
     judge(run, attackers, rss_mb=128)
+
+
+@attack()
+def slow_answers_end(run):
+    """Batches of 3 KB whose answers of 2 MB are taken but for the last 200 bytes."""
+    server = run.server()
+    body = batch_message(*SIXTEEN)
+    window = 16384
+    run.begin()
+    attacker = server.connect(window=window)
+    for _ in range(run.n(100)):
+        stream = attacker.open("AcquireBatch", GZIP)
+        attacker.send(stream, body, end=True)
+        until = time.monotonic() + 5
+        while stream not in attacker.answer_bytes and time.monotonic() < until:
+            if attacker.ended:
+                break
+            attacker.read(0.1)
+        rest = attacker.answer_bytes.get(stream, 0) - window - 200
+        if rest > 0:
+            attacker.write(window_update(stream, rest))
+            attacker.read_until_quiet(0.05)
+    run.sent(attacker)
+    run.rss(64)
+    run.released("by answers that wait", [attacker])
+    run.end()
 
 
 @attack()

@@ -1,4 +1,5 @@
 """Attacks on connections, TLS handshakes, the admin port and logging."""
+import collections
 import hashlib
 import secrets
 import ssl
@@ -11,7 +12,7 @@ import grpc
 from http2 import (CANCEL, CONTINUATION, DATA, END_STREAM, GZIP, PREFACE, RST_STREAM, frame,
                    message, settings)
 from run import acquisition, attack, batch_message
-from server import admin_grpc, admin_pb
+from server import IdleProgram, admin_grpc, admin_pb
 
 UNKNOWN = 0xF0  # a type of frame that nobody knows
 MOST_CONNECTIONS = 2000  # of the attacked server
@@ -59,6 +60,31 @@ def connections_flood(run):
         run.rss(96)
         for one in flood:
             one.close()
+        run.released("after they left")
+    run.end()
+
+
+@attack()
+def fins_at_once(run):
+    """Programs with 20,000 idle connections exit at the same moment, so that each connection ends
+    with a FIN, or, if it has not read all, with a reset."""
+    server = run.server()
+    run.begin()
+    for unread in (False, True):
+        count = run.n(1000 if server.ca else 5000, at_most=run.most_files // 5)
+        programs = [IdleProgram(server, f"127.0.0.{5 + i}", count, unread) for i in range(4)]
+        held = sum(program.connections() for program in programs)
+        for program in programs:
+            program.process.kill()
+        served = 0
+        for _ in range(5):
+            served += is_served(server)
+            time.sleep(0.2)
+        for program in programs:
+            program.process.wait()
+        end = "a reset" if unread else "a FIN"
+        run.check(served == 5, f"{served} of 5 honest connections while {held} end with {end}",
+                  "5 of 5")
         run.released("after they left")
     run.end()
 
@@ -149,6 +175,33 @@ def handshake_hellos(run):
     honest_handshakes(run, server, f"{len(half)} half ones")
     run.rss(96)
     for connection in half:
+        connection.close()
+    run.released("after they left")
+    run.end()
+
+
+@attack()
+def failed_handshakes(run):
+    """TLS: connections that do not speak TLS and stay open, as fast as they can be opened, with
+    parts of a ClientHello between them."""
+    server = run.server(tls=True)
+    run.begin()
+    kept = collections.deque()
+    opened = 0
+    for _ in range(3):
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            try:
+                kept.append(server.tcp(f"127.0.3.{1 + opened % 50}"))
+                kept[-1].send(PART_OF_HELLO if opened % 8 == 0 else b"GET / HTTP/1.1\r\n")
+            except OSError:
+                pass  # closed, to make room
+            opened += 1
+            if len(kept) > run.n(8000, at_most=run.most_files):
+                kept.popleft().close()
+        honest_handshakes(run, server, f"{opened} that failed")
+    run.rss(96)
+    for connection in kept:
         connection.close()
     run.released("after they left")
     run.end()

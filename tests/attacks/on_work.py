@@ -8,8 +8,9 @@ import grpc
 from http2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GZIP, HEADERS, MAX_WINDOW, SETTINGS,
                    frame, message, settings, window_update)
 from limits import DAY_S, LOG_PERIOD_S
+from on_ports import clients_file
 from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
-from server import admin_grpc, admin_pb, pb
+from server import HonestCaller, admin_grpc, admin_pb, pb
 
 SIXTEEN = [("big", f"{i:x}") for i in range(16)]
 
@@ -324,6 +325,34 @@ def gzip_cpu(run):
 
 
 @attack()
+def large_messages(run):
+    """A hundred connections of one address repeat messages of 2.7 KB that expand to 65,536 charges.
+    Others send batches of 200, compressed and not."""
+    server = run.server()
+    body = batch_message(*SIXTEEN)
+    kinds = () if run.shared else (False, True)
+    callers = [HonestCaller(server, batch=200, gzip=gzip) for gzip in kinds]
+    run.begin()
+    for caller in callers:
+        caller.begin()
+    attackers = [server.connect(source="127.0.0.2", ledger=run.ledger)
+                 for _ in range(run.n(100, at_most=run.most_files))]
+    do = keep_in_flight("AcquireBatch", body, count=2)
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        for attacker in attackers:
+            if len(attacker.calls) < 2:
+                do(attacker)
+            attacker.read()
+    run.sent(attackers)
+    # A compressed one waits for two of the attackers' messages, 20 ms each, at most.
+    for gzip, caller in zip(kinds, callers):
+        run.judge_honest(caller.end(), {"p99": 250 if gzip else 50},
+                         "compressed batches" if gzip else "batches")
+    run.end()
+
+
+@attack()
 def gzip_garbage(run):
     """Compressed messages that are large and turn out to be invalid at their last field."""
     server = run.server()
@@ -495,6 +524,35 @@ def header_cpu(run):
         attacker.write(attacker.head("Acquire", metadata, end=True)[1])
         attacker.references = attacker.head("Acquire", metadata,
                                             end=True)[1][9:]  # all are in the table
+        return attacker
+
+    def do(attacker):
+        first = 2 * attacker.opened - 1
+        attacker.opened += 100
+        attacker.write(b"".join(
+            frame(HEADERS, END_HEADERS | END_STREAM, first + 2 * i, attacker.references)
+            for i in range(100)),
+                       seconds=1)
+        attacker.read(0)
+
+    storm(run, connect, do)
+
+
+@attack()
+def many_tokens(run):
+    """With a clients file: header lists that refer to two tokens in turn, a byte each, and end with
+    a malformed header, so that no call begins."""
+    clients = clients_file()
+    server = run.server(f"--clients={clients.name}")
+    tokens = [("authorization", "Bearer a"), ("authorization", "Bearer b")] * 150
+    malformed = b"\0\1X\1v"  # a name in upper case
+
+    def connect():
+        attacker = server.connect()
+        stream, head = attacker.head("Acquire", tokens)
+        attacker.write(frame(HEADERS, END_HEADERS | END_STREAM, stream, head[9:] + malformed))
+        # Both are in the table.
+        attacker.references = attacker.head("Acquire", tokens)[1][9:] + malformed
         return attacker
 
     def do(attacker):

@@ -170,7 +170,7 @@ class Run:
             self.verdict.check(False, "the server is gone", "a server that stays")
             return
         if self._honest:
-            self._judge_honest(self._honest.end(), {"p99": p99, **at_most_ms})
+            self.judge_honest(self._honest.end(), {"p99": p99, **at_most_ms})
         self._judge_steps()
         self.note(f"server CPU {self.target.cpu_s() - self._cpu_at_start:.1f} s")
 
@@ -181,7 +181,7 @@ class Run:
             f"{ledger.count()} permits in {len(ledger.grants)} buckets checked in every window",
             "no window with more than its limit")
 
-    def _judge_honest(self, seen, at_most_ms):
+    def judge_honest(self, seen, at_most_ms, who="honest"):
         failed = sum(seen["failed"].values())
         # A call that ran into its deadline may have been decided.
         if seen["lost"] is not None and not self.target.redis:
@@ -195,7 +195,7 @@ class Run:
             # After a loss of data a bucket is taken for empty, so it lacks all that it held.
             lost = f"FLUSHALL emptied the bucket, so {lost}"
         text = (
-            f"honest p50 {seen['p50']:.2f}, p99 {seen['p99']:.1f}, max {seen['max']:.0f} ms over "
+            f"{who} p50 {seen['p50']:.2f}, p99 {seen['p99']:.1f}, max {seen['max']:.0f} ms over "
             f"{seen['calls']} calls ({failed} failed{codes}; {lost} permits taken without a grant)")
         if not self.variant.measure:
             self.note(text)
@@ -203,7 +203,7 @@ class Run:
         self.verdict.check(
             all(seen[name] <= bound for name, bound in at_most_ms.items()) and
             failed <= seen["calls"] // 100, text,
-            ", ".join(f"honest {name} <= {bound} ms" for name, bound in at_most_ms.items()) +
+            ", ".join(f"{who} {name} <= {bound} ms" for name, bound in at_most_ms.items()) +
             ", at most 1 % of its calls failing")
 
     def _judge_steps(self):

@@ -250,15 +250,33 @@ class Server(Target):
                 self.process.wait()
 
 
-class HonestCaller:
-    """See honest_caller.py. `limit` should hold permits for all its calls and hardly refill."""
+class IdleProgram:
+    """See idle_connections.py."""
 
-    def __init__(self, target, timeout_s=10):
+    def __init__(self, target, source, count, unread):
+        options = {"address": target.data, "source": source, "count": count, "unread": unread,
+                   "ca": target.ca}
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.join(HERE, "idle_connections.py"), json.dumps(options)],
+            stdout=subprocess.PIPE, text=True, preexec_fn=process_tree_killer())
+        atexit.register(self.process.kill)
+
+    def connections(self):
+        """How many it has, once it has them."""
+        return int(self.process.stdout.readline())
+
+
+class HonestCaller:
+    """See honest_caller.py. The limit should hold permits for all its calls and hardly refill."""
+
+    def __init__(self, target, timeout_s=10, batch=0, gzip=False):
         options = {
             "address": target.data,
             "limit": "honest",
             "timeout_s": timeout_s,
-            "ca": target.ca
+            "ca": target.ca,
+            "batch": batch,
+            "gzip": gzip
         }
         self.process = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "honest_caller.py"), json.dumps(options)],
