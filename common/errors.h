@@ -386,13 +386,6 @@ inline absl::Status SettleWithinOutOfBounds(std::string_view field, int64_t seco
   return Invalid(field, seconds, " s; more than 0, at most 24 h (86400 s)");
 }
 
-inline absl::Status StoreHasNoEstimates(std::string_view field) {
-  return absl::UnimplementedError(
-      absl::StrCat(ToAbsl(field),
-                   ": this server's store has no estimates; leave it out, or use "
-                   "want_receipt and Refund"));
-}
-
 // `setting` is the limit's: "sharing: split".
 inline absl::Status SharingHasNoEstimates(std::string_view field, std::string_view limit,
                                           std::string_view setting) {

@@ -16,7 +16,7 @@
 namespace sluice::common {
 namespace {
 
-constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
+constexpr std::string_view kNames[] = {"info", "warning", "error"};
 
 bool NeedsQuotes(absl::string_view value) {
   return value.empty() || absl::c_any_of(value, [](char c) {

@@ -25,9 +25,9 @@
 
 namespace sluice::common {
 
-enum class LogLevel : uint8_t { kDebug = 0, kInfo, kWarning, kError };
+enum class LogLevel : uint8_t { kInfo = 0, kWarning, kError };
 
-// "debug", "info", "warning", "error".
+// "info", "warning", "error".
 bool ParseLogLevel(std::string_view text, LogLevel* level);
 
 // Thread-safe. Writes under a lock: not for the hot path. Does not wait for the reader of a pipe, a

@@ -55,8 +55,6 @@ std::string_view SourceName(Source source) {
       return "unspecified";
     case Source::kStore:
       return "store";
-    case Source::kLease:
-      return "lease";
     case Source::kStoreUnavailable:
       return "store_unavailable";
     case Source::kOverflow:

@@ -23,12 +23,6 @@ void ClientSession::Submit(Stream& stream, bool has_body) {
   BeginSending(stream, has_body);
 }
 
-void ClientSession::GoAway() {
-  if (ended()) return;
-  going_away_ = true;
-  WriteGoaway(0, ErrorCode::kNoError, "");
-}
-
 // ---- Responses
 
 void ClientSession::OnHeaderBlock(const HeaderBlock& block) {

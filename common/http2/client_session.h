@@ -49,8 +49,6 @@ class ClientSession final : public Session {
   void Submit(Stream& stream, bool has_body);
 
   void Ping(uint64_t payload) { WritePing(payload, kNoFlags); }
-  // Tells the server that no more streams follow.
-  void GoAway();
 
   // Streams that were reset count until they are closed.
   size_t open_streams() const { return streams().size(); }

@@ -31,8 +31,6 @@ class HeaderWriter {
     uint8_t* const end = HpackEncoder::AppendLiteral(name, value, secrecy, begin);
     output_.Commit(static_cast<size_t>(end - begin));
   }
-  // Fields that are encoded already, without references to the dynamic table.
-  void AppendEncoded(absl::Span<const uint8_t> literals) { output_.Append(literals); }
 
  private:
   HpackEncoder& encoder_;

@@ -361,8 +361,7 @@ class Translator {
     const std::string level = Choice(
         "LOG_LEVEL", {"warn", "warning", "trace", "debug", "info", "error", "fatal", "panic"});
     const char* ours = "warning";
-    if (level == "trace" || level == "debug") ours = "debug";
-    if (level == "info") ours = "info";
+    if (level == "trace" || level == "debug" || level == "info") ours = "info";
     if (level == "error" || level == "fatal" || level == "panic") ours = "error";
     Flag("log_level", ours);
   }

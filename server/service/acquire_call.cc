@@ -519,10 +519,10 @@ void AcquireCall::AppendReceipts() {
     if (decided.once != nullptr && decided.once->repeated) {
       grant_time_ns = decided.once->grant_time_ns;
     }
-    const auto of = decided.settle_within_ns != 0         ? Receipt::Of::kEstimate
-                    : SlotsOf(decided.charges) != nullptr ? Receipt::Of::kSlots
-                                                          : Receipt::Of::kAcquisition;
-    with_->signer.Append(decided.receipt_id, grant_time_ns, decided.charges, &receipts_, of,
+    const auto kind = decided.settle_within_ns != 0         ? Receipt::Kind::kEstimate
+                      : SlotsOf(decided.charges) != nullptr ? Receipt::Kind::kSlots
+                                                            : Receipt::Kind::kAcquisition;
+    with_->signer.Append(decided.receipt_id, grant_time_ns, decided.charges, &receipts_, kind,
                          decided.charged_by, decided.once);
     item.receipt_bytes = static_cast<uint32_t>(receipts_.size()) - item.receipt;
   }

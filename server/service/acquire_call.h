@@ -179,7 +179,7 @@ class AcquireCall final : private waiting::HeldCaller {
   size_t held_memory() const { return held_memory_; }
 
   // RateLimiter::CancelHeld.
-  waiting::HeldCaller* held() { return this; }
+  waiting::HeldCaller* as_held_caller() { return this; }
 
  private:
   // A charge as it was asked for.

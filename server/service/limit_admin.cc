@@ -279,7 +279,7 @@ void LimitAdmin::ListKeys(std::string_view limit, KeyOrder order, uint32_t max_k
   with_.store.Query(operation.release());
 }
 
-ConfigStatus LimitAdmin::GetServerConfig() const {
+ConfigStatus LimitAdmin::GetConfigStatusWithoutDecisions() const {
   const std::shared_ptr<const limits::LimitTable> table = with_.registry.Current();
   ConfigStatus status;
   status.file = file_status_();
@@ -291,7 +291,7 @@ ConfigStatus LimitAdmin::GetServerConfig() const {
 }
 
 ConfigStatus LimitAdmin::GetConfigStatus() const {
-  ConfigStatus status = GetServerConfig();
+  ConfigStatus status = GetConfigStatusWithoutDecisions();
   if (!status.store.health.shared) return status;
   for (NamedLimitTotals& one : GetStats().limits) {
     if (one.totals.allowed_while_unavailable + one.totals.denied_while_unavailable > 0) {
@@ -303,7 +303,7 @@ ConfigStatus LimitAdmin::GetConfigStatus() const {
 
 ServerStats LimitAdmin::GetStats() const {
   const std::shared_ptr<const limits::LimitTable> table = with_.registry.Current();
-  ServerStats stats = GetServerStats();
+  ServerStats stats = GetStatsWithoutLimits();
   stats.totals.limits = GetLimitTotals(0, table->limit_id_end());
   for (const limits::Limit* limit : table->limits()) {
     stats.limits.push_back({std::string(limit->name()), stats.totals.limits[limit->limit_id()],
@@ -312,7 +312,7 @@ ServerStats LimitAdmin::GetStats() const {
   return stats;
 }
 
-ServerStats LimitAdmin::GetServerStats() const {
+ServerStats LimitAdmin::GetStatsWithoutLimits() const {
   ServerStats stats;
   stats.started_at_wall_ns = started_at_wall_ns_;
   stats.version = version_;

@@ -148,8 +148,8 @@ class LimitAdmin {
   // The same in parts, each of which takes microseconds, for readers that must not keep a core:
   // GetConfigStatus without decided_while_unavailable; GetStats without limits; and the totals of
   // limits that exist or existed, with ids from `first_id` to below `end_id`.
-  ConfigStatus GetServerConfig() const;
-  ServerStats GetServerStats() const;
+  ConfigStatus GetConfigStatusWithoutDecisions() const;
+  ServerStats GetStatsWithoutLimits() const;
   std::vector<common::LimitTotals> GetLimitTotals(uint32_t first_id, uint32_t end_id) const {
     return with_.metrics.LimitSums(first_id, end_id);
   }

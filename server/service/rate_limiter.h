@@ -50,7 +50,7 @@ class RateLimiter {
   // REQUIRES: the call is under way, or its completion waits for this to return.
   size_t CancelHeld(AcquireCall* call) {
     if (with_.held_callers == nullptr) return 0;
-    return with_.held_callers->Cancel(call->held()).value_or(0);
+    return with_.held_callers->Cancel(call->as_held_caller()).value_or(0);
   }
 
   void Query(QueryCall* call, int64_t deadline_ns, QueryCall::DoneFn done, void* context) {

@@ -21,10 +21,16 @@
 namespace sluice::service {
 namespace {
 
-// The version of a plain acquisition. The others follow in the order of Receipt::Of.
+// The version of a plain acquisition. The others follow in the order of Receipt::Kind.
 constexpr uint8_t kVersion = 1;
 constexpr uint8_t kHasRequestId = 0x80;
 constexpr size_t kHeaderBytes = 1 + 8 + 8 + 8 + 1;
+// Of one charge, at most.
+constexpr size_t kChargeBytes =
+    1 + common::bounds::kMaxLimitNameBytes + 2 + common::bounds::kMaxKeyBytes + 8 + 2;
+static_assert(kHeaderBytes + common::bounds::kMaxCharges * kChargeBytes + store::RequestId::kBytes +
+                  kReceiptMacBytes <=
+              common::bounds::kMaxReceiptBytes);
 
 template <typename T>
 void AppendInteger(T value, std::string* out) {
@@ -164,10 +170,10 @@ ReceiptMac ReceiptSigner::Mac(const Secret& secret, std::string_view bytes) {
 
 void ReceiptSigner::Append(uint64_t id, int64_t grant_time_ns,
                            absl::Span<const store::Charge> charges, std::string* out,
-                           Receipt::Of of, const uint16_t* charged_by,
+                           Receipt::Kind kind, const uint16_t* charged_by,
                            const store::Once* once) const {
   const size_t start = out->size();
-  out->push_back(static_cast<char>((kVersion + static_cast<uint8_t>(of)) |
+  out->push_back(static_cast<char>((kVersion + static_cast<uint8_t>(kind)) |
                                    (once == nullptr ? 0 : kHasRequestId)));
   AppendInteger(instance_, out);
   AppendInteger(id, out);
@@ -179,7 +185,7 @@ void ReceiptSigner::Append(uint64_t id, int64_t grant_time_ns,
     AppendInteger(static_cast<uint16_t>(charge.key.size()), out);
     out->append(charge.key);
     AppendInteger(charge.permits, out);
-    if (of == Receipt::Of::kAcquisition) continue;
+    if (kind == Receipt::Kind::kAcquisition) continue;
     AppendInteger(charged_by == nullptr ? uint16_t{0} : charged_by[&charge - charges.data()], out);
   }
   if (once != nullptr) out->append(once->id.bytes());
@@ -208,9 +214,9 @@ absl::Status ReceiptSigner::Open(std::string_view bytes, Receipt* receipt) const
   const auto version = TakeInteger<uint8_t>(&rest);
   const bool has_request_id = (version & kHasRequestId) != 0;
   const int kind = (version & ~kHasRequestId) - kVersion;
-  if (kind < 0 || kind > static_cast<int>(Receipt::Of::kSlots)) return bad;
-  receipt->of = static_cast<Receipt::Of>(kind);
-  const bool settles = receipt->of != Receipt::Of::kAcquisition;
+  if (kind < 0 || kind > static_cast<int>(Receipt::Kind::kSlots)) return bad;
+  receipt->kind = static_cast<Receipt::Kind>(kind);
+  const bool settles = receipt->kind != Receipt::Kind::kAcquisition;
   const uint64_t instance = TakeInteger<uint64_t>(&rest);
   receipt->id = TakeInteger<uint64_t>(&rest);
   receipt->grant_time_ns = static_cast<int64_t>(TakeInteger<uint64_t>(&rest));

@@ -51,7 +51,7 @@ struct ReceiptCharge {
 };
 
 struct Receipt {
-  enum class Of : uint8_t {
+  enum class Kind : uint8_t {
     kAcquisition = 0,
     kEstimate,  // with settle_within
     kSlots,     // with slots, without settle_within
@@ -59,7 +59,7 @@ struct Receipt {
 
   uint64_t id = 0;
   int64_t grant_time_ns = 0;
-  Of of = Of::kAcquisition;
+  Kind kind = Kind::kAcquisition;
   std::vector<ReceiptCharge> charges;  // views into the opened bytes
   // Of the acquisition: Refund says under it that its grant is not to be repeated any more.
   std::optional<store::RequestId> request_id;
@@ -87,7 +87,7 @@ class ReceiptSigner {
   // Appends a receipt to `out`. `charged_by`: as store::Acquisition's; kept if Settle takes it.
   // `once`: of the acquisition; null: it has no request id.
   void Append(uint64_t id, int64_t grant_time_ns, absl::Span<const store::Charge> charges,
-              std::string* out, Receipt::Of of = Receipt::Of::kAcquisition,
+              std::string* out, Receipt::Kind kind = Receipt::Kind::kAcquisition,
               const uint16_t* charged_by = nullptr, const store::Once* once = nullptr) const;
 
   // INVALID_ARGUMENT: not issued by this signer.

@@ -119,16 +119,16 @@ absl::Status SettleCall::Prepare(const Item& item) {
       !status.ok()) {
     return status;
   }
-  if (decoded_.of == Receipt::Of::kAcquisition) {
+  if (decoded_.kind == Receipt::Kind::kAcquisition) {
     return errors::NotAnEstimate(PathOf(item).Field("receipt"));
   }
-  if (item.more && decoded_.of != Receipt::Of::kEstimate) {
+  if (item.more && decoded_.kind != Receipt::Kind::kEstimate) {
     return errors::MoreWithoutSettleWithin(PathOf(item).Field("more"));
   }
   if (absl::Status status = MapActuals(item); !status.ok()) return status;
   operation_.receipt_id = decoded_.id;
   operation_.grant_time_ns = decoded_.grant_time_ns;
-  operation_.estimate = decoded_.of == Receipt::Of::kEstimate;
+  operation_.estimate = decoded_.kind == Receipt::Kind::kEstimate;
   operation_.charged_by = charged_by_;
   operation_.actual = asked_actual_;
   operation_.settled = settled_;
@@ -238,8 +238,6 @@ absl::Status SettleCall::StatusOf(const Item& item) const {
       return errors::NoRoomToSettle(PathOf(item).Field("actual"));
     case store::SettleOutcome::kSeveralSlots:
       return errors::SettleInSeveralSlots(PathOf(item).Field("actual"));
-    case store::SettleOutcome::kUnsupported:
-      return errors::StoreHasNoEstimates(PathOf(item).Field("receipt"));
     case store::SettleOutcome::kPending:
     case store::SettleOutcome::kUnavailable:
       return errors::SettleUnanswered();

@@ -412,8 +412,6 @@ enum class SettleOutcome : uint8_t {
   kNoRoom,
   // Its buckets are in several slots of a Redis Cluster.
   kSeveralSlots,
-  // This store has no estimates.
-  kUnsupported,
 };
 
 // What all settlements of one acquisition changed in one bucket: whole permits given back, those
@@ -629,7 +627,7 @@ class Store {
   }
 
   virtual void Settle(SettleOperation* operation) {
-    operation->outcome = SettleOutcome::kUnsupported;
+    operation->outcome = SettleOutcome::kUnavailable;
     operation->Done();
   }
 

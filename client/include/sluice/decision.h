@@ -56,7 +56,6 @@ struct Acquisition {
 enum class Source {
   kUnspecified = 0,
   kStore = 1,             // the store: exact
-  kLease = 2,             // the server, from permits leased from the shared store
   kStoreUnavailable = 3,  // the limit's on_store_failure: the shared store was unavailable
   kOverflow = 4,          // the server's overflow policy: its bucket table was full
   kLocal = 5,             // one node alone: sharing is split or relaxed

@@ -55,7 +55,6 @@ enum {
 /* What decided; as sluice::Source. */
 enum {
   SLUICE_SOURCE_STORE = 1,
-  SLUICE_SOURCE_LEASE = 2,
   SLUICE_SOURCE_STORE_UNAVAILABLE = 3,
   SLUICE_SOURCE_OVERFLOW = 4,
   SLUICE_SOURCE_LOCAL = 5,

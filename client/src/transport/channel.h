@@ -71,8 +71,6 @@ class Channel {
 
   IoResult Read(std::span<uint8_t> to);
   IoResult Write(std::span<const uint8_t> bytes);
-  // Read may have more, although the socket has nothing: bytes that TLS has decrypted.
-  bool has_decrypted() const { return ssl_ != nullptr && SSL_pending(ssl_.get()) > 0; }
 
   // Wakes a thread that polls the socket. The only call beside others of this channel.
   void ShutDown();

@@ -97,7 +97,7 @@ bool DescriptorCall::Settle() {
 
 // With the id of another reservation a caller would correct that instead of its own use.
 bool DescriptorCall::IsOfReservation(const service::Receipt& receipt) const {
-  if (receipt.of != service::Receipt::Of::kEstimate) return false;
+  if (receipt.kind != service::Receipt::Kind::kEstimate) return false;
   return std::all_of(receipt.charges.begin(), receipt.charges.end(),
                      [&](const service::ReceiptCharge& charge) {
                        return std::any_of(items_.begin(), items_.end(), [&](const Item& item) {
@@ -154,7 +154,7 @@ void DescriptorCall::EndReservation() {
   receipt_.clear();
   with_->service.signer.Append(acquisitions_[0].receipt_id, /*grant_time_ns=*/0,
                                acquisitions_[0].charges, &receipt_,
-                               service::Receipt::Of::kEstimate);
+                               service::Receipt::Kind::kEstimate);
   absl::WebSafeBase64Escape(receipt_, &reservation_id_);
 }
 

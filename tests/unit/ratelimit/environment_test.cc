@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
                   {"--statsd=statsd.local:9125"}},
         FlagsCase{{{"STATSD_HOST", "::1"}, {"STATS_FLUSH_INTERVAL", "5s"}},
                   {"--statsd=[::1]:8125", "--statsd_interval=5s"}},
-        FlagsCase{{{"LOG_LEVEL", "DEBUG"}, {"LOG_FORMAT", "text"}}, {"--log_level=debug"}},
+        FlagsCase{{{"LOG_LEVEL", "DEBUG"}, {"LOG_FORMAT", "text"}}, {"--log_level=info"}},
         FlagsCase{{{"LOG_LEVEL", "Info"}}, {"--log_level=info"}},
         FlagsCase{{{"LOG_LEVEL", "panic"}}, {"--log_level=error"}},
         FlagsCase{{{"REDIS_URL", "redis:6379"}, {"REDIS_SOCKET_TYPE", "tcp"}},

@@ -191,8 +191,8 @@ TEST(ReceiptSignerTest, RejectsBadKeysWithoutShowingThem) {
 
 TEST(ReceiptSignerTest, FitsSixteenChargesWithTheLongestNamesAndKeys) {
   store::Rule rule;
-  rule.limit_name = std::string(128, 'n');
-  const std::string key(512, 'k');
+  rule.limit_name = std::string(common::bounds::kMaxLimitNameBytes, 'n');
+  const std::string key(common::bounds::kMaxKeyBytes, 'k');
   const std::vector<store::Charge> charges(16, store::Charge{&rule, key, ~uint64_t{0}});
   const ReceiptSigner signer;
   std::string bytes = "before";
@@ -217,7 +217,7 @@ TEST(ReceiptTest, CarriesTheRequestId) {
   store::Once once;
   once.id = store::RequestId::From("0123456789abcdef");
   std::string bytes;
-  signer.Append(7, 0, absl::MakeConstSpan(&charge, 1), &bytes, Receipt::Of::kAcquisition, nullptr,
+  signer.Append(7, 0, absl::MakeConstSpan(&charge, 1), &bytes, Receipt::Kind::kAcquisition, nullptr,
                 &once);
   Receipt receipt;
   ASSERT_TRUE(signer.Open(bytes, &receipt).ok());

@@ -68,7 +68,7 @@ struct ProcessOptions {
 class Process {
  public:
   Process(const std::string& folder, Machine& machine, ProcessOptions options)
-      : clock(machine), log_(clock, common::LogLevel::kDebug, log_fd_) {
+      : clock(machine), log_(clock, common::LogLevel::kInfo, log_fd_) {
     auto opened = StateKeeper::Open({.folder = folder,
                                      .after_crash = options.after_crash,
                                      .copy_every_ns = options.copy_every_ns,

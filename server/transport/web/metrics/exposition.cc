@@ -48,7 +48,7 @@ bool Exposition::Step(std::string* text) {
     }
     case Stage::kWriteEnvoyCalls:
       Append(EnvoyCallFamilies(sources_.envoy->Calls(),
-                               sources_.admin.GetServerStats().totals.methods),
+                               sources_.admin.GetStatsWithoutLimits().totals.methods),
              false, text);
       reader_ =
           std::make_unique<envoy::HitCounters::Reader>(*sources_.envoy, sources_.admin.List());

@@ -295,8 +295,8 @@ void AddPorts(const std::vector<common::TransportTotals>& ports, FamilyList* lis
 
 std::vector<prometheus::MetricFamily> ServerFamilies(const Sources& sources,
                                                      const Gathered& gathered) {
-  const service::ServerStats stats = sources.admin.GetServerStats();
-  const service::ConfigStatus config = sources.admin.GetServerConfig();
+  const service::ServerStats stats = sources.admin.GetStatsWithoutLimits();
+  const service::ConfigStatus config = sources.admin.GetConfigStatusWithoutDecisions();
   FamilyList list;
   AddProcess(stats, gathered, &list);
   AddConfig(config, &list);
