@@ -29,7 +29,7 @@ absl::Status Bad(absl::string_view flag, absl::string_view value, absl::string_v
 struct Flag {
   const char* name;
   const char* value;  // placeholder after the =; null: the flag takes no value
-  const char* help;
+  std::string help;
   std::function<absl::Status(const std::string& value, Flags* flags)> set;
 };
 
@@ -37,6 +37,16 @@ struct Flag {
 template <typename... Path>
 auto& FieldAt(Flags& flags, Path... path) {
   return (flags.*....*path);
+}
+
+template <typename... Path>
+auto DefaultOf(Path... path) {
+  Flags none;
+  return FieldAt(none, path...);
+}
+
+std::string WithDefault(const char* help, const absl::AlphaNum& value) {
+  return absl::StrCat(help, " (default ", value, ")");
 }
 
 template <typename... Path>
@@ -81,7 +91,10 @@ Flag Address(const char* name, const char* help, Field Flags::* field) {
 template <typename T>
 Flag Number(const char* name, const char* help, T Flags::* field, T min,
             T max = std::numeric_limits<T>::max()) {
-  return {name, "N", help, [=](const std::string& text, Flags* flags) {
+  // What 0 stands for is in `help`.
+  const T value = DefaultOf(field);
+  return {name, "N", value == 0 ? help : WithDefault(help, value),
+          [=](const std::string& text, Flags* flags) {
             T number;
             if (absl::SimpleAtoi(text, &number) && number >= min && number <= max) {
               flags->*field = number;
@@ -126,7 +139,8 @@ Flag Bytes(const char* name, const char* help, int64_t min, int64_t max, Path...
 template <typename T, typename... Path>
 Flag Choice(const char* name, const char* value, const char* help, std::pair<const char*, T> first,
             std::pair<const char*, T> second, Path... path) {
-  return {name, value, help, [=](const std::string& text, Flags* flags) {
+  const char* const by_default = DefaultOf(path...) == first.second ? first.first : second.first;
+  return {name, value, WithDefault(help, by_default), [=](const std::string& text, Flags* flags) {
             for (const auto& [word, meaning] : {first, second}) {
               if (text != word) continue;
               FieldAt(*flags, path...) = meaning;
@@ -140,7 +154,9 @@ Flag Choice(const char* name, const char* value, const char* help, std::pair<con
 template <typename... Path>
 Flag Duration(const char* name, const char* help, absl::Duration min, absl::Duration max,
               Path... path) {
-  return {name, "DURATION", help, [=](const std::string& text, Flags* flags) {
+  const absl::Duration value = absl::Nanoseconds(DefaultOf(path...));
+  return {name, "DURATION", WithDefault(help, absl::FormatDuration(value)),
+          [=](const std::string& text, Flags* flags) {
             absl::Duration duration;
             if (!absl::ParseDuration(text, &duration) || duration < min || duration > max) {
               return Bad(name, text,
@@ -203,7 +219,7 @@ absl::Status SetTakeover(const std::string& text, Flags* flags) {
 
 absl::Status SetLogLevel(const std::string& text, Flags* flags) {
   if (common::ParseLogLevel(text, &flags->log_level)) return absl::OkStatus();
-  return Bad("log_level", text, "write debug, info, warning or error");
+  return Bad("log_level", text, "write info, warning or error");
 }
 
 std::vector<Flag> PortFlags() {
@@ -253,7 +269,7 @@ std::vector<Flag> StoreFlags() {
              &Flags::state_dir),
       Choice("after_crash", "empty|trust",
              "buckets after the server ended without a drain: empty, or as in a copy that is then "
-             "written every minute; needs --state_dir (default empty)",
+             "written every minute; needs --state_dir",
              std::pair("empty", state::AfterCrash::kEmpty),
              std::pair("trust", state::AfterCrash::kTrust), &Flags::after_crash),
       {"redis_namespace", "NAME",
@@ -261,11 +277,11 @@ std::vector<Flag> StoreFlags() {
        SetNamespace},
       Duration("redis_budget",
                "how long Redis may take to answer; if it takes longer, the limits' "
-               "on_store_failure decides until Redis answers again (default 20ms)",
+               "on_store_failure decides until Redis answers again",
                absl::Milliseconds(1), absl::Hours(24), &Flags::redis, &Redis::budget_ns),
       Duration("redis_node_ttl",
                "how long a node without heartbeats still counts, and how long a new node waits for "
-               "its share of limits with sharing: split; the same on all nodes (default 2s)",
+               "its share of limits with sharing: split; the same on all nodes",
                absl::Milliseconds(200), absl::Hours(1), &Flags::redis, &Redis::node_ttl_ns),
       Switch("redis_allow_eviction",
              "accept a Redis that may evict buckets; an evicted bucket is full again",
@@ -277,11 +293,10 @@ std::vector<Flag> StoreFlags() {
       Duration(
           "redis_max_lag",
           "Redis' min-replicas-max-lag, if CONFIG GET is not permitted; nothing is granted for "
-          "this long after a failover (default 10s)",
+          "this long after a failover",
           absl::Seconds(1), absl::Hours(1), &Flags::redis, &Redis::assumed_lag_ns),
       Choice("after_data_loss", "empty|full",
-             "state of buckets that Redis lost, by a restart without its data or FLUSHALL (default "
-             "empty)",
+             "state of buckets that Redis lost, by a restart without its data or FLUSHALL",
              std::pair("empty", AfterLoss::kEmpty), std::pair("full", AfterLoss::kFull),
              &Flags::redis, &Redis::after_data_loss),
   };
@@ -290,28 +305,23 @@ std::vector<Flag> StoreFlags() {
 std::vector<Flag> BoundFlags() {
   using store::OverflowPolicy;
   return {
-      Number("max_connections", "most connections of the data port (default 100000)",
-             &Flags::max_connections, 1),
+      Number("max_connections", "most connections of the data port", &Flags::max_connections, 1),
       Bytes("memory_limit",
             "memory that the server may use, half of it for buckets, half for connections and "
             "calls; over it, calls are refused (default: three quarters of the memory of its "
             "cgroup or machine)",
             common::bounds::kMinMemoryLimit, kMostBytes, &Flags::memory_limit),
-      Duration("stall_timeout",
-               "how long a peer may take none of its answers before it is closed (default 30s)",
+      Duration("stall_timeout", "how long a peer may take none of its answers before it is closed",
                absl::Seconds(1), absl::Hours(24), &Flags::stall_timeout_ns),
-      Number("max_buckets", "most buckets in memory (default 16777216)", &Flags::max_buckets,
-             uint64_t{1}),
-      Choice("overflow", "deny|allow",
-             "decision for a new key when all buckets are in use (default deny)",
+      Number("max_buckets", "most buckets in memory", &Flags::max_buckets, uint64_t{1}),
+      Choice("overflow", "deny|allow", "decision for a new key when all buckets are in use",
              std::pair("deny", OverflowPolicy::kDeny), std::pair("allow", OverflowPolicy::kAllow),
              &Flags::overflow),
       Duration("drain_notice",
-               "SIGTERM: how long to keep serving with health NOT_SERVING, for load balancers "
-               "(default 1s)",
+               "SIGTERM: how long to keep serving with health NOT_SERVING, for load balancers",
                absl::ZeroDuration(), absl::Hours(24), &Flags::drain_notice_ns),
-      Duration("drain_timeout", "how long calls may then take to finish (default 10s)",
-               absl::ZeroDuration(), absl::Hours(24), &Flags::drain_timeout_ns),
+      Duration("drain_timeout", "how long calls may then take to finish", absl::ZeroDuration(),
+               absl::Hours(24), &Flags::drain_timeout_ns),
   };
 }
 
@@ -377,7 +387,7 @@ std::vector<Flag> ConfigurationFlags() {
           &Flags::ratelimit, &ConfigurationOptions::path),
       Choice("ratelimit_mode", "compatible|exact",
              "how to count Envoy's limits: as envoyproxy/ratelimit, or without its double bursts "
-             "at a window's edge (default compatible)",
+             "at a window's edge",
              std::pair("compatible", CountMode::kCompatible), std::pair("exact", CountMode::kExact),
              &Flags::ratelimit, &ConfigurationOptions::counting, &Counting::mode),
       String("ratelimit_overrides", "FILE",
@@ -387,7 +397,7 @@ std::vector<Flag> ConfigurationFlags() {
              "put the descriptors of files with one domain together (MERGE_DOMAIN_CONFIG)",
              &Flags::ratelimit, &ConfigurationOptions::merge_domains),
       Choice("ratelimit_ignore_dot_files", "on|off",
-             "skip files whose name begins with a dot (RUNTIME_IGNOREDOTFILES; default on)",
+             "skip files whose name begins with a dot (RUNTIME_IGNOREDOTFILES)",
              std::pair("on", true), std::pair("off", false), &Flags::ratelimit,
              &ConfigurationOptions::ignore_dot_files),
       Switch("ratelimit_start_without_config",
@@ -407,7 +417,7 @@ std::vector<Flag> ConfigurationFlags() {
       Address("statsd",
               "send the counters of envoyproxy/ratelimit there, by UDP (default: nowhere)",
               &Flags::statsd),
-      Duration("statsd_interval", "how often (default 10s)", absl::Seconds(1), absl::Hours(1),
+      Duration("statsd_interval", "how often", absl::Seconds(1), absl::Hours(1),
                &Flags::statsd_interval_ns),
   };
 }
@@ -463,21 +473,19 @@ std::vector<Flag> DescriptorFlags() {
   const auto answer = &Options::answer;
   return {
       on_off("ratelimit_request_limits",
-             "limits that Envoy's requests bring along replace the configured ones (default off)",
+             "limits that Envoy's requests bring along replace the configured ones",
              &Flags::descriptors, &Options::request_limits),
       on_off("ratelimit_stop_when_over",
              "if a descriptor of a request is over its limit, count only such descriptors "
-             "(STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT; default off)",
+             "(STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT)",
              &Flags::descriptors, &Options::stop_when_over),
-      on_off("ratelimit_shadow",
-             "answer OK over all, whatever the limits say (SHADOW_MODE; default off)",
+      on_off("ratelimit_shadow", "answer OK over all, whatever the limits say (SHADOW_MODE)",
              &Flags::descriptors, answer, &AnswerOptions::shadow_all),
       on_off("ratelimit_quota",
-             "deny a request only if all of its descriptors are over their limits (QUOTA_MODE; "
-             "default off)",
+             "deny a request only if all of its descriptors are over their limits (QUOTA_MODE)",
              &Flags::descriptors, answer, &AnswerOptions::quota_all),
       on_off("ratelimit_headers",
-             "answer with headers for Envoy to add (LIMIT_RESPONSE_HEADERS_ENABLED; default off)",
+             "answer with headers for Envoy to add (LIMIT_RESPONSE_HEADERS_ENABLED)",
              &Flags::descriptors, answer, &AnswerOptions::headers),
       String("ratelimit_limit_header", "NAME",
              "name of the header with the limit (default RateLimit-Limit)", &Flags::descriptors,
@@ -490,7 +498,7 @@ std::vector<Flag> DescriptorFlags() {
              &Flags::descriptors, answer, &AnswerOptions::reset_header),
       on_off("ratelimit_metadata",
              "answer with the request and the limits' metadata as dynamic metadata "
-             "(RESPONSE_DYNAMIC_METADATA; default off)",
+             "(RESPONSE_DYNAMIC_METADATA)",
              &Flags::descriptors, answer, &AnswerOptions::metadata),
       {"ratelimit_near_ratio", "RATIO",
        "part of a limit above which hits count as near_limit (NEAR_LIMIT_RATIO; default 0.8)",
@@ -508,8 +516,7 @@ std::vector<Flag> AllFlags() {
                    XdsFlags(), DescriptorFlags()}) {
     std::move(group.begin(), group.end(), std::back_inserter(all));
   }
-  all.push_back(
-      {"log_level", "LEVEL", "debug, info, warning or error (default info)", SetLogLevel});
+  all.push_back({"log_level", "LEVEL", "info, warning or error (default info)", SetLogLevel});
   all.push_back(Switch("version", "print the version and exit", &Flags::version));
   all.push_back(Switch("help", "print this and exit", &Flags::help));
   return all;

@@ -1,7 +1,5 @@
-// LimitSpec: a limit as written, in a file or by PutLimit, without defaults.
-//
-// A new field also goes into: config/load.cc (YAML), spec_check.cc (its bounds), Rule or Parameters
-// (its effect), admin.proto with limit_admin_messages.cc (PutLimit), and state/saved_limit.cc.
+// LimitSpec: a limit as written, in a file or by PutLimit, without defaults. CONTRIBUTING.md says
+// where a new field goes.
 #ifndef SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
 #define SLUICE_SERVER_LIMITS_LIMIT_SPEC_H_
 

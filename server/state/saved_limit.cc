@@ -40,32 +40,38 @@ limits::KeyOverride ReadKey(FieldReader* from) {
 
 }  // namespace
 
+// A member that is missing here does not compile: it also goes into ReadLimit, and needs another
+// version (state_file.h).
 void WriteLimit(const limits::LimitSpec& spec, FieldWriter* to) {
-  to->Text(spec.name);
-  to->Number(static_cast<uint64_t>(spec.algorithm));
-  WriteRate(spec.rate, to);
-  to->Optional(spec.burst);
-  to->Optional(spec.debt);
-  to->Optional(spec.max_owed);
-  to->Optional(spec.sub_windows);
-  to->Optional(spec.utc_offset_ns);
-  to->Optional(spec.permits);
-  to->Optional(spec.hold_for_ns);
-  to->Number(static_cast<uint64_t>(spec.mode));
-  to->Number(static_cast<uint64_t>(spec.on_store_failure));
-  to->Number(static_cast<uint64_t>(spec.sharing));
-  to->Number(spec.charges.size());
-  for (const std::string& charge : spec.charges) to->Text(charge);
-  to->Number(spec.keys.size());
-  for (const limits::KeyOverride& key : spec.keys) WriteKey(key, to);
-  to->Number(spec.hash_tag.has_value() ? 1 : 0);
-  if (spec.hash_tag.has_value()) to->Text(*spec.hash_tag);
-  to->Optional(spec.max_wait_ns);
-  to->Optional(spec.min_keys);
-  to->Number(spec.direct ? 1 : 0);
-  to->Text(spec.reason);
-  to->Optional(spec.ends_at_ns);
-  to->Number(static_cast<uint64_t>(spec.origin));
+  const auto& [name, algorithm, rate, burst, debt, max_owed, sub_windows, utc_offset_ns, permits,
+               hold_for_ns, mode, on_store_failure, sharing, charges, keys, hash_tag, max_wait_ns,
+               min_keys, direct, reason, ends_at_ns, origin, defined_at] = spec;
+  (void)defined_at;
+  to->Text(name);
+  to->Number(static_cast<uint64_t>(algorithm));
+  WriteRate(rate, to);
+  to->Optional(burst);
+  to->Optional(debt);
+  to->Optional(max_owed);
+  to->Optional(sub_windows);
+  to->Optional(utc_offset_ns);
+  to->Optional(permits);
+  to->Optional(hold_for_ns);
+  to->Number(static_cast<uint64_t>(mode));
+  to->Number(static_cast<uint64_t>(on_store_failure));
+  to->Number(static_cast<uint64_t>(sharing));
+  to->Number(charges.size());
+  for (const std::string& charge : charges) to->Text(charge);
+  to->Number(keys.size());
+  for (const limits::KeyOverride& key : keys) WriteKey(key, to);
+  to->Number(hash_tag.has_value() ? 1 : 0);
+  if (hash_tag.has_value()) to->Text(*hash_tag);
+  to->Optional(max_wait_ns);
+  to->Optional(min_keys);
+  to->Number(direct ? 1 : 0);
+  to->Text(reason);
+  to->Optional(ends_at_ns);
+  to->Number(static_cast<uint64_t>(origin));
 }
 
 limits::LimitSpec ReadLimit(FieldReader* from) {
