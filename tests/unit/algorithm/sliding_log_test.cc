@@ -42,7 +42,7 @@ TEST(SlidingLogTest, FollowsTheExampleInTheHeader) {
   EXPECT_FALSE(log.TryTake(p, 1, kSecond));
 }
 
-// throttlers.md 3: what must not happen is 1000 at 0.75 s and 1000 at 1.25 s.
+// What must not happen: 1000 at 0.75 s and 1000 at 1.25 s.
 TEST(SlidingLogTest, GrantsNoBurstAroundAReset) {
   const SlidingLog p = Make(1000, kSecond);
   SlidingLogState log;
@@ -53,7 +53,7 @@ TEST(SlidingLogTest, GrantsNoBurstAroundAReset) {
   EXPECT_LE(earliest, 1'750 * kMs + p.quantum_ns);
 }
 
-// throttlers.md 1: 51 a second, a producer with a backlog and random pauses; windows of one second
+// 51 a second, a producer with a backlog and random pauses; windows of one second
 // at any offset hold at most 51, and the total is within 1 % of the allowed.
 TEST(SlidingLogTest, GrantsAtMostFiftyOneInAnySecond) {
   const SlidingLog p = Make(51, kSecond);

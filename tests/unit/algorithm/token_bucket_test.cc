@@ -75,7 +75,7 @@ TEST(TokenBucketTest, NeverHoldsMoreThanBurst) {
   EXPECT_EQ(bucket.Earliest(4, 1000 * kSecond), kNeverNs);
 }
 
-// throttlers.md 4: costs 1,1,2,4,8,1, each asked when the one before was let through, wait
+// Costs 1,1,2,4,8,1, each asked when the one before was let through, wait
 // 0,1,1,2,4,8; the moments are 0,1,2,4,8,16.
 TEST(TokenBucketTest, PacesDebtLikeGuava) {
   Bucket bucket({1, kSecond}, 0, 100);
@@ -104,7 +104,7 @@ TEST(TokenBucketTest, AccruesFractionsOfPermits) {
   EXPECT_TRUE(bucket.Take(1, 3'000 * kMs));
 }
 
-// throttlers.md 4: 1 per s, burst 1, debt, 5 permits at once: granted, the next waits.
+// 1 per s, burst 1, debt, 5 permits at once: granted, the next waits.
 TEST(TokenBucketTest, GrantsIntoDebtAndMakesTheNextWait) {
   Bucket bucket({1, kSecond}, 1, 5);
   EXPECT_TRUE(bucket.Take(5, 0));
@@ -116,14 +116,14 @@ TEST(TokenBucketTest, GrantsIntoDebtAndMakesTheNextWait) {
   EXPECT_TRUE(bucket.Take(1, 4 * kSecond));
 }
 
-// throttlers.md 4: 1 per s, one request, idle 5 s, a request at 6.3 s runs at once.
+// 1 per s, one request, idle 5 s, a request at 6.3 s runs at once.
 TEST(TokenBucketTest, GrantsAtOnceAfterIdleTime) {
   Bucket bucket({1, kSecond}, 1);
   EXPECT_TRUE(bucket.Take(1, 1'300 * kMs));
   EXPECT_TRUE(bucket.Take(1, 6'300 * kMs));
 }
 
-// throttlers.md 4: with debt: 3 per s, maximum stored 0: one every 1/3 s.
+// With debt: 3 per s, maximum stored 0: one every 1/3 s.
 TEST(TokenBucketTest, SpacesGrantsEvenlyWithoutBurst) {
   Bucket bucket({3, kSecond}, 0, 1);
   int64_t now = 0;
@@ -136,7 +136,7 @@ TEST(TokenBucketTest, SpacesGrantsEvenlyWithoutBurst) {
   }
 }
 
-// throttlers.md 4: 2 per s, maximum stored 0, 10 permits each: one grant every 5 s.
+// 2 per s, maximum stored 0, 10 permits each: one grant every 5 s.
 TEST(TokenBucketTest, SpacesLargeRequestsByTheirCost) {
   Bucket bucket({2, kSecond}, 0, 10);
   for (int i = 0; i < 4; ++i) {
