@@ -73,7 +73,6 @@ class HeldCaller {
   };
   State state_ = State::kIdle;
   bool ticketed_ = false;  // in SlotLines: a ticket of it (store::QueuePlace) may be in the store
-  uint32_t memory_ = 0;    // while it is held: bytes that it takes beside its owner's
   // The operation on its reservation that the store has not answered yet; null: none.
   PendingOperation* operation_ = nullptr;
   // After a change of limits: the charges with the new rules.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
 #include "common/random.h"
 
@@ -19,7 +18,7 @@ HeldCallers::HeldCallers(store::Store& store, const common::Clock& clock, RuleSo
       clock_(clock),
       rules_(rules),
       alarm_(alarm),
-      memory_(memory),
+      refund_memory_(memory),
       node_(common::RandomWord() | 1) {}
 
 HeldCallers::~HeldCallers() {
@@ -30,24 +29,6 @@ HeldCallers::~HeldCallers() {
 
 void HeldCallers::ObserveStoreClock(int64_t store_ns) {
   if (!store_.UsesLocalClock()) clock_offset_.Observe(clock_.NowNs(), store_ns);
-}
-
-void HeldCallers::CountMemoryOf(HeldCaller* caller) {
-  // Its place in the queue, and in the lists of all that are booked again.
-  constexpr size_t kOfCaller = 384;
-  // The charge under a new rule, and its bucket while all are booked again.
-  constexpr size_t kOfCharge = 512;
-  constexpr size_t kOfLine = 160;
-  const absl::Span<const store::Charge> charges = caller->acquisition->charges;
-  const auto lines = static_cast<size_t>(std::count_if(charges.begin(), charges.end(), WaitsFor));
-  caller->memory_ = static_cast<uint32_t>(PendingOperation::MemoryFor(charges) + kOfCaller +
-                                          charges.size() * kOfCharge + lines * kOfLine);
-  memory_.Add(caller->memory_);
-}
-
-void HeldCallers::Answer(HeldCaller* caller, HeldOutcome outcome, Outbox* out) {
-  memory_.Add(-int64_t{std::exchange(caller->memory_, 0)});
-  out->answers.push_back({caller, outcome});
 }
 
 void HeldCallers::Enqueue(HeldCaller* caller) {
@@ -104,9 +85,8 @@ bool HeldCallers::Hold(HeldCaller* caller) {
       held = false;
     } else if (caller->state_ == HeldCaller::State::kCancelledEarly) {
       RefundFor(caller, &out);
-      Answer(caller, HeldOutcome::kCancelled, &out);
+      out.answers.push_back({caller, HeldOutcome::kCancelled});
     } else {
-      CountMemoryOf(caller);
       Enqueue(caller);
       // If it is from a newer snapshot, LimitsChanged is still to come.
       if (caller->generation < generation_) limits_stale_ = true;
@@ -132,7 +112,7 @@ void HeldCallers::Remove(HeldCaller* caller, HeldOutcome outcome, Outbox* out) {
   } else {
     RefundFor(caller, out);
   }
-  Answer(caller, outcome, out);
+  out->answers.push_back({caller, outcome});
 }
 
 std::optional<size_t> HeldCallers::Cancel(HeldCaller* caller) {
@@ -163,7 +143,8 @@ void HeldCallers::CancelReserved(HeldCaller* caller, Outbox* out) {
   const bool many = charges_by_cancel_ > 0 && charges_by_cancel_ + charges > kChargesByCancel;
   const bool advances = advancing_ || many;
   charges_by_cancel_ += charges;
-  if (!out->refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft && !memory_.over()) {
+  if (!out->refunds.empty() && advances && refunds_.size() < kMaxRefundsLeft &&
+      !refund_memory_.over()) {
     LeaveRefund(out->refunds.front());
     out->refunds.clear();
   }
@@ -263,13 +244,13 @@ PendingOperation* HeldCallers::NextMove() {
 
 void HeldCallers::LeaveRefund(PendingOperation* refund) {
   refunds_.push_back(refund);
-  memory_.Add(static_cast<int64_t>(refund->memory()));
+  refund_memory_.Add(static_cast<int64_t>(refund->memory()));
 }
 
 PendingOperation* HeldCallers::TakeRefund() {
   PendingOperation* const refund = refunds_.front();
   refunds_.pop_front();
-  memory_.Add(-static_cast<int64_t>(refund->memory()));
+  refund_memory_.Add(-static_cast<int64_t>(refund->memory()));
   return refund;
 }
 
@@ -336,7 +317,7 @@ void HeldCallers::OnMoved(PendingOperation* operation) {
       Dequeue(caller);
       operation->caller = nullptr;
       operation->refund_after = true;
-      Answer(caller, HeldOutcome::kUnavailable, &out);
+      out.answers.push_back({caller, HeldOutcome::kUnavailable});
     } else if (operation->again && caller != nullptr) {
       queue_.NoteGap(PositionOf(*caller));
     }
@@ -380,7 +361,7 @@ int64_t HeldCallers::Advance() {
       // The permits are its own, whatever the result of a move that is under way.
       if (caller->operation_ != nullptr) caller->operation_->caller = nullptr;
       caller->operation_ = nullptr;
-      Answer(caller, HeldOutcome::kGrantTime, &out);
+      out.answers.push_back({caller, HeldOutcome::kGrantTime});
     }
   }
   Send(&out);

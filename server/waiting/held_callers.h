@@ -101,8 +101,7 @@ class HeldCallers final {
   // bounds::kMaxTicketNs.
   static constexpr int64_t kTicketNs = 20 * kSharedRetryNs;
 
-  // `memory`: where the refunds that are left to Advance are counted, and what each held caller
-  // takes or may take here: a change of limits begins an operation for all at once. Null: nowhere.
+  // `memory`: where the refunds that are left to Advance are counted; null: nowhere.
   HeldCallers(store::Store& store, const common::Clock& clock, RuleSource& rules, Alarm& alarm,
               common::MemoryBudget* memory = nullptr);
   // Drains, and waits for the store's answers.
@@ -165,12 +164,6 @@ class HeldCallers final {
     return {caller.grant_time_ns(), caller.acquisition->receipt_id};
   }
 
-  // The caller is held from now on: counts about what it takes here, and what an operation on it
-  // would take, with the store's part.
-  void CountMemoryOf(HeldCaller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The caller is held no longer.
-  void Answer(HeldCaller* caller, HeldOutcome outcome, Outbox* out)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Enqueue(HeldCaller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Dequeue(HeldCaller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ObserveStoreClock(int64_t store_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -287,7 +280,7 @@ class HeldCallers final {
   size_t pending_moves_ ABSL_GUARDED_BY(mu_) = 0;
   // Of callers that have left; Advance starts them, or goes on with them.
   std::deque<PendingOperation*> refunds_ ABSL_GUARDED_BY(mu_);
-  common::MemoryPart memory_ ABSL_GUARDED_BY(mu_);
+  common::MemoryPart refund_memory_ ABSL_GUARDED_BY(mu_);
   size_t charges_by_cancel_ ABSL_GUARDED_BY(mu_) = 0;  // since the last Advance
 
   const uint64_t node_;  // store::QueuePlace::node

@@ -222,10 +222,10 @@ void HeldCallers::EndRebooking(PendingOperation* operation, const Rebooking& reb
       acquisition.wait_ns = 0;
       acquisition.receipt_id = 0;
       acquisition.retry_after_ns = rebooking.retry_after_ns;
-      Answer(caller, HeldOutcome::kDenied, out);
+      out->answers.push_back({caller, HeldOutcome::kDenied});
       break;
     case Rebooking::Outcome::kPending:  // unknown
-      Answer(caller, HeldOutcome::kUnavailable, out);
+      out->answers.push_back({caller, HeldOutcome::kUnavailable});
       break;
   }
   Finish(operation, out);

@@ -16,10 +16,9 @@ bool HeldCallers::WaitForSlots(HeldCaller* caller) {
     common::MutexLock lock(&mu_);
     if (draining_) return false;
     if (caller->state_ == HeldCaller::State::kCancelledEarly) {
-      Answer(caller, HeldOutcome::kCancelled, &out);
+      out.answers.push_back({caller, HeldOutcome::kCancelled});
     } else {
       caller->state_ = HeldCaller::State::kInLine;
-      CountMemoryOf(caller);
       // It is tried at once if it is the first: slots freed since its denial have woken none.
       lines_.Add(caller);
       in_line_.store(lines_.size(), std::memory_order_relaxed);
@@ -92,7 +91,7 @@ void HeldCallers::AnswerInLine(HeldCaller* caller, HeldOutcome outcome, Outbox* 
     out->refunds.push_back(leaving);
   }
   LeaveLines(caller);
-  Answer(caller, outcome, out);
+  out->answers.push_back({caller, outcome});
 }
 
 bool HeldCallers::RefreshRules(HeldCaller* caller) {
@@ -271,7 +270,7 @@ void HeldCallers::EndTry(PendingOperation* operation, Outbox* out) {
   switch (tried.outcome) {
     case store::Outcome::kGranted:
       if (tried.wait_ns == 0) {
-        Answer(caller, HeldOutcome::kGrantTime, out);
+        out->answers.push_back({caller, HeldOutcome::kGrantTime});
         break;
       }
       Enqueue(caller);
@@ -279,10 +278,10 @@ void HeldCallers::EndTry(PendingOperation* operation, Outbox* out) {
       if (!same_rules) limits_stale_ = true;
       break;
     case store::Outcome::kDenied:
-      Answer(caller, HeldOutcome::kDenied, out);
+      out->answers.push_back({caller, HeldOutcome::kDenied});
       break;
     default:
-      Answer(caller, HeldOutcome::kUnavailable, out);
+      out->answers.push_back({caller, HeldOutcome::kUnavailable});
       break;
   }
   UndoTry(operation, /*granted=*/false, out);

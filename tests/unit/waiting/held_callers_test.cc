@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/memory_account.h"
 #include "server/algorithm/make_parameters.h"
 #include "server/store/memory/memory_store.h"
 #include "server/waiting/alarm_thread.h"
@@ -375,51 +374,6 @@ TEST(AlarmThreadTest, AnswersOnTheRealClockWithManyThreads) {
   alarm.Stop();
   EXPECT_EQ(crowd.answered(), crowd.held());
   EXPECT_EQ(crowd.early(), 0);
-}
-
-// However they leave.
-TEST(HeldCallersMemoryTest, CountsCallersAsLongAsTheyAreHeld) {
-  constexpr int kCallers = 600;
-  common::FakeClock clock(1000 * kSecond);
-  store::MemoryStore store(clock);
-  Limits limits(store);
-  ManualAlarm alarm;
-  common::MemoryBudget memory(int64_t{1} << 30);
-  const std::string key(512, 'k');
-  std::vector<std::unique_ptr<Caller>> callers;
-  {
-    HeldCallers held_callers(store, clock, limits, alarm, &memory);
-    const Rule& rate = limits.Set(1, PerSecond(1));
-    const Rule& slots = limits.Set(2, *algorithm::MakeConcurrency(1, kMinute));
-    for (int i = -2; i < kCallers; ++i) {
-      const bool in_line = i % 2 == 0;
-      auto caller =
-          std::make_unique<Caller>(clock, std::vector<Charge>{{in_line ? &slots : &rate, key, 1}});
-      caller->decided_.want_receipt = true;
-      caller->decided_.max_wait_ns = 10 * kMinute;
-      Decide(store, caller->decided_);
-      if (i < 0) continue;
-      caller->since_ns = clock.NowNs();
-      caller->until_ns = caller->since_ns + 10 * kMinute;
-      caller->generation = limits.Generation();
-      ASSERT_TRUE(in_line ? held_callers.WaitForSlots(caller.get())
-                          : held_callers.Hold(caller.get()));
-      callers.push_back(std::move(caller));
-    }
-    const int64_t all = memory.held();
-    EXPECT_GT(all, kCallers * 1024);
-    EXPECT_LT(all, kCallers * 4096);
-    for (int i = 0; i < kCallers / 2; ++i) held_callers.Cancel(callers[i].get());
-    for (int i = 0; i < 10; ++i) held_callers.Advance();
-    EXPECT_LT(memory.held(), all * 2 / 3);
-    // Some are booked again, and some are denied.
-    limits.Set(1, *algorithm::MakeTokenBucket({1, 5 * kSecond}, 1, 0));
-    held_callers.Advance();
-    clock.Advance(2 * kMinute);
-    held_callers.Advance();
-  }
-  EXPECT_EQ(memory.held(), 0);
-  for (const auto& caller : callers) EXPECT_EQ(caller->answers_.size(), 1u);
 }
 
 }  // namespace
