@@ -94,6 +94,12 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
   if (bucket.rule->rule->id == rule->rule->id) return true;
   // The limit has changed.
   const std::shared_ptr<const RuleEntry> old = std::exchange(bucket.rule, rule);
+  if (rule->split_since_ns > old->split_since_ns) {
+    // Others decided it in between.
+    bucket = New(rule);
+    advance();
+    return true;
+  }
   const Parameters& before = old->rule->parameters;
   const Parameters& whole = rule->rule->parameters;
   if (whole == before) return true;
@@ -369,14 +375,18 @@ std::vector<LocalBuckets::Granted> LocalBuckets::TakeLimit(const Rule& rule, Mom
   for (Stripe& stripe : stripes_) {
     common::MutexLock lock(&stripe.mu);
     stripe.least_rule_ids[rule.limit_id] = rule.id;
-    size_.fetch_sub(absl::erase_if(stripe.buckets,
-                                   [&](const auto& one) {
-                                     const auto& [name, bucket] = one;
-                                     if (name.first != rule.limit_id) return false;
-                                     AppendGranted(name.second, bucket, at, &all);
-                                     return true;
-                                   }),
-                    std::memory_order_relaxed);
+    size_.fetch_sub(
+        absl::erase_if(stripe.buckets,
+                       [&](const auto& one) {
+                         const auto& [name, bucket] = one;
+                         // It may be split again.
+                         if (name.first != rule.limit_id || bucket.rule->rule->id >= rule.id) {
+                           return false;
+                         }
+                         AppendGranted(name.second, bucket, at, &all);
+                         return true;
+                       }),
+        std::memory_order_relaxed);
   }
   return all;
 }

@@ -106,8 +106,8 @@ class LocalBuckets {
   // started, but at most what their buckets lack of full: the rest no longer matters.
   std::vector<Granted> Take(size_t most, algorithm::Moment at);
 
-  // The same for all buckets of one limit; stays open. `rule` is its first that is not split: from
-  // now on older ones get kStaleRule.
+  // The same for all buckets of one limit under older rules; stays open. `rule` is its first that
+  // is not split: from now on older ones get kStaleRule.
   std::vector<Granted> TakeLimit(const Rule& rule, algorithm::Moment at);
 
   // Drops full buckets of a part of the map. `strict`, `lenient`: the shares (see Membership);

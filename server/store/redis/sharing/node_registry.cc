@@ -81,7 +81,7 @@ void NodeRegistry::Leave(int64_t most_ns) {
   context_.loop().Post([this] {
     leaving_ = true;
     local_ = {};
-    local_buckets_.SetOpen(false);
+    TakeGranted(local_buckets_.size());
     Publish();
     CheckAllDebited();
     if (answered_) SendDebits();
@@ -93,8 +93,7 @@ void NodeRegistry::Leave(int64_t most_ns) {
   context_.loop().Post([this] {
     left_ = true;
     timer_.Cancel();
-    TakeGranted(local_buckets_.size());
-    uint64_t lost = 0;
+    uint64_t lost = debiting_;
     for (const LocalBuckets::Granted& one : undebited_) lost += one.permits;
     if (log_ != nullptr && lost > 0) log_->Warning("redis_not_debited", {{"permits", lost}});
     const std::string key = NodesKey(context_.settings().name_space);
@@ -241,15 +240,14 @@ void NodeRegistry::SendDebits() {
     auto rule = one.rule;
     const std::string key = one.key;
     const uint64_t permits = one.permits;
+    debiting_ += permits;
     StartDebit(context_, std::move(rule), key, permits,
                [this, one = std::move(one)](const DebitResult& result) {
                  --debits_in_flight_;
-                 if (!result.known) {
-                   undebited_.push_back(one);
-                 } else {
-                   debited_ += one.permits;
-                   if (answered_ && !left_) SendDebits();
-                 }
+                 debiting_ -= one.permits;
+                 if (!result.known) return undebited_.push_back(one);
+                 debited_ += one.permits;
+                 answered_ && !left_ ? SendDebits() : CheckAllDebited();
                });
   }
   CheckAllDebited();

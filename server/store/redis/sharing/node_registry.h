@@ -105,7 +105,8 @@ class NodeRegistry final : private net::LoopResident {
   std::vector<std::pair<std::shared_ptr<const Rule>, int64_t>> no_longer_split_;
   std::deque<LocalBuckets::Granted> undebited_;
   size_t debits_in_flight_ = 0;
-  uint64_t debited_ = 0;  // permits, since all was debited
+  uint64_t debiting_ = 0;  // their permits
+  uint64_t debited_ = 0;   // permits, since all was debited
   net::Timer timer_{net::Timer::To<&NodeRegistry::OnTimer>, this};
 
   mutable common::Mutex mu_;

@@ -176,6 +176,23 @@ TEST_F(LocalBucketsTest, GrantsOfALimitThatIsNoLongerSplitAreTakenOnce) {
   EXPECT_EQ(Acquire(), Outcome::kStaleRule);
 }
 
+TEST_F(LocalBucketsTest, LimitThatIsSplitAgainBeginsEmpty) {
+  const auto tokens = algorithm::MakeTokenBucket({8, kHour}, 8, 0).value();
+  Load(tokens);
+  EXPECT_EQ(Granted(), 2);
+  now_ns_ += 10 * kHour;
+  // Redis decides it for a moment.
+  Load(tokens);
+  const auto exact = entry_;
+  Load(tokens, /*split_since_ns=*/now_ns_);
+  EXPECT_EQ(Granted(), 0);
+  now_ns_ += kHour / 2;
+  EXPECT_EQ(Granted(), 1);
+  // What was granted since is not taken for what was granted before.
+  EXPECT_TRUE(buckets_.TakeLimit(*exact->rule, at()).empty());
+  EXPECT_EQ(Granted(), 0);
+}
+
 TEST_F(LocalBucketsTest, BucketsAreTakenInParts) {
   Load(Log(8));
   constexpr size_t kKeys = 100;
