@@ -315,6 +315,9 @@ void SocketStream::EndWith(absl::Status why) {
   output_.Clear();
   attempt_.reset();
   Unwatch();
+  // What the stream keeps others from goes at once: many may wait for their turn.
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+  admission_ = nullptr;
   loop_.EndInTurn(*this);
 }
 
@@ -360,6 +363,11 @@ PeerIdentity SocketStream::peer_identity() const {
     identity.uid = peer.uid;
   }
   return identity;
+}
+
+uint64_t SocketStream::peer() const {
+  if (!peer_number_.has_value()) peer_number_ = PeerOf(fd_, peer_);
+  return *peer_number_;
 }
 
 std::string SocketStream::peer_address() const {

@@ -15,6 +15,7 @@
 #define SLUICE_COMMON_NET_SOCKET_STREAM_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -64,7 +65,7 @@ class SocketStream final : public Stream,
   void Abort(absl::Status why) override;
   void SetIdle(bool idle) override;
   std::string peer_address() const override;
-  uint64_t peer() const override { return PeerOf(fd_, peer_); }
+  uint64_t peer() const override;
   PeerIdentity peer_identity() const override;
   EventLoop& loop() override { return loop_; }
   int64_t ready_since_ns() const override;
@@ -127,7 +128,8 @@ class SocketStream final : public Stream,
   bool idle_ = true;      // but for output that is pending
   bool above_high_water_ = false;
   bool peer_ended_ = false;
-  SocketAddress peer_;  // its length is 0 until the stream is connected
+  mutable std::optional<uint64_t> peer_number_;  // peer(), once it was asked for
+  SocketAddress peer_;                           // its length is 0 until the stream is connected
 };
 
 }  // namespace sluice::net
