@@ -14,7 +14,7 @@ int64_t Read(clockid_t id) {
 }  // namespace
 
 int64_t WallAtNs(const Clock& clock, int64_t now_ns) {
-  // Readings that are further apart are too far: see kWallSetNs in bucket_state_calendar.cc.
+  // Callers take a difference of a millisecond for a clock that was set.
   constexpr int64_t kTogetherNs = 100'000;
   for (int tries = 8;; --tries) {
     const int64_t before_ns = clock.NowNs();

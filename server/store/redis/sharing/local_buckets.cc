@@ -209,10 +209,10 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
   bool open = true;
   for (const Stripe* stripe : stripes) open = open && stripe->open;
   bool split = true;
-  for (const Held& one : held) {
-    const auto least = one.stripe->least_rule_ids.find(one.name.first);
-    const uint32_t rule_id = parts[static_cast<size_t>(&one - held.data())].rule->rule->id;
-    split = split && (least == one.stripe->least_rule_ids.end() || rule_id >= least->second);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto& least = held[i].stripe->least_rule_ids;
+    const auto found = least.find(held[i].name.first);
+    split = split && (found == least.end() || parts[i].rule->rule->id >= found->second);
   }
   Outcome outcome = split ? Outcome::kUnavailable : Outcome::kStaleRule;
   if (open && split) {

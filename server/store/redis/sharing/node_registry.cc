@@ -93,6 +93,8 @@ void NodeRegistry::Leave(int64_t most_ns) {
   context_.loop().Post([this] {
     left_ = true;
     timer_.Cancel();
+    membership_ = Membership(membership_.ttl_ns());
+    Publish();
     uint64_t lost = debiting_;
     for (const LocalBuckets::Granted& one : undebited_) lost += one.permits;
     if (log_ != nullptr && lost > 0) log_->Warning("redis_not_debited", {{"permits", lost}});

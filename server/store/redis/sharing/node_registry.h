@@ -52,9 +52,9 @@ class NodeRegistry final : private net::LoopResident {
   // A limit is no longer split: debits in Redis what this node granted of it, soon after its table
   // of limits is in use. `rule`: the first that is not split. Any thread.
   void DebitSplit(std::shared_ptr<const Rule> rule);
-  // Grants nothing by the share any more. Debits what is not debited yet, for most_ns at most, and
-  // logs what could not be. Then gives the share back, so that the others need not wait until it
-  // has lapsed: blocks until Redis has answered, or for 200 ms.
+  // Ends what is granted while Redis is unavailable, debits what is not debited yet, for most_ns at
+  // most, and logs what could not be. Then gives the share back, so that the others need not wait
+  // until it has lapsed: blocks until Redis has answered, or for 200 ms.
   void Leave(int64_t most_ns);
 
   std::shared_ptr<const View> view() const;
