@@ -90,8 +90,9 @@ class DataCall final : public JsonCall {
     if constexpr (std::is_same_v<Kind, AcquireKind>) {
       if (call_.options_of_last().hold) EndWithPeer();
     }
-    under_way_ = shared_from_this();
-    CountMemory(memory());
+    const std::shared_ptr<JsonCall> alive = under_way_ = shared_from_this();
+    const size_t bytes = memory();
+    CountMemory(bytes);
     (limiter_.*Kind::kDecide)(
         &call_, store::kNoDeadline,
         [](void* of, typename Kind::Call*) {
@@ -99,6 +100,9 @@ class DataCall final : public JsonCall {
           net::OnLoop(self->work(), [self] { self->Decided(); });
         },
         this);
+    if constexpr (std::is_same_v<Kind, AcquireKind>) {
+      if (call_.reserved_memory() > 0) CountMemory(bytes + call_.reserved_memory());
+    }
   }
 
   void Cancel() override {
