@@ -82,6 +82,8 @@ class HttpUnderTest final : public PortUnderTest {
       : server(routes, clock, metrics, options) {
     routes.Add("/echo", echo,
                {.methods = {http1::Method::kGet, http1::Method::kPost}, .max_body_bytes = 1000});
+    routes.Add("/large", echo,
+               {.methods = {http1::Method::kPost}, .max_body_bytes = size_t{1} << 20});
     routes.Add("/call", echo, {.shed_when_late = true});
     routes.Add("/held", held, {});
     routes.Add("/stream", stream, {});

@@ -309,6 +309,7 @@ void Connection::FailAndClose(int status, std::string_view text) {
   state_ = State::kHandling;
   stream().SetIdle(false);
   exchange_->head_.Clear();
+  exchange_->head_only_ = exchange_->request_.method() == Method::kHead;
   exchange_->Fail(Problem::Http(status, std::string(text)));
 }
 

@@ -113,6 +113,7 @@ void Connection::SendRest() {
 }
 
 void Connection::EndExchange() {
+  loop_.AddBufferedBytes(-std::exchange(counted_body_, 0));  // of a request that was refused
   loop_.counters().streams_closed.Add(1);
   loop_.CountersOf(exchange_->route_)
       .Finish(static_cast<int>(exchange_->code_.value_or(CodeOf(exchange_->status_))),

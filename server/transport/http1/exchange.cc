@@ -90,7 +90,7 @@ void Exchange::Recycle() {
   connection_ = nullptr;
   route_ = nullptr;
   phase_ = Phase::kReceiving;
-  ends_with_peer_ = false;
+  ends_with_peer_ = head_only_ = is_1_1_ = false;
   status_ = 200;
   code_.reset();
   arrived_ns_ = 0;

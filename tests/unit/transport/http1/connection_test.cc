@@ -407,6 +407,35 @@ TEST_F(ConnectionTest, ClosesOnSlowBody) {
   EXPECT_LE(seconds, 31);
 }
 
+TEST_F(ConnectionTest, ServesLargeBodiesAfterManyThatFailed) {
+  const std::string head = "POST /large HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string chunk = "fa000\r\n" + std::string(0xfa000, 'b') + "\r\n";
+  for (size_t bytes = 0; bytes < bounds::kMaxPortRequestBytes + chunk.size();
+       bytes += chunk.size()) {
+    HttpPeer peer(server_);
+    peer.Feed(head + chunk);
+    peer.Feed("no chunk\r\n");
+    ASSERT_THAT(StatusesOf(peer.Take()), ElementsAre("400"));
+  }
+  HttpPeer peer(server_);
+  peer.Feed(head + chunk);
+  peer.Feed("0\r\n\r\n");
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+}
+
+// The exchange before was that of a HEAD request.
+TEST_F(ConnectionTest, AnswersABadRequestWithItsBody) {
+  {
+    HttpPeer before(server_);
+    before.Feed("HEAD /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+  }
+  HttpPeer peer(server_);
+  peer.Feed("GET /echo HTTP/1.1\r\nno header\r\n\r\n");
+  const std::string output = peer.Take();
+  EXPECT_THAT(StatusesOf(output), ElementsAre("400"));
+  EXPECT_THAT(output, HasSubstr("\r\n\r\n{"));
+}
+
 TEST_F(ConnectionTest, ClosesIdleConnection) {
   HttpPeer peer(server_);
   peer.Feed(Get("/echo"));
