@@ -32,6 +32,15 @@ constexpr std::array<UnitFacts, 8> kUnits = {{
 
 int64_t UnitNs(Unit unit) { return kUnits[static_cast<size_t>(unit)].seconds * 1'000'000'000; }
 
+std::pair<Unit, uint32_t> UnitOf(int64_t period_ns) {
+  const UnitFacts* longest = &kUnits[0];
+  for (const UnitFacts& one : kUnits) {
+    if (one.seconds > longest->seconds && period_ns % UnitNs(one.unit) == 0) longest = &one;
+  }
+  if (longest->seconds == 0) return {Unit::kUnknown, 1};
+  return {longest->unit, static_cast<uint32_t>(period_ns / UnitNs(longest->unit))};
+}
+
 std::string_view UnitName(Unit unit) { return kUnits[static_cast<size_t>(unit)].name; }
 
 std::optional<Unit> ParseUnit(std::string_view text) {

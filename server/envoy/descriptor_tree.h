@@ -29,6 +29,8 @@ enum class Unit : uint8_t {
 
 // Nanoseconds. A month has 30 days, a year 365. 0: kUnknown.
 int64_t UnitNs(Unit unit);
+// The longest unit of which `period_ns` is a multiple, and how often; kUnknown: of none.
+std::pair<Unit, uint32_t> UnitOf(int64_t period_ns);
 // "second"; "unknown".
 std::string_view UnitName(Unit unit);
 // In any case of letters. Absent: not the name of a unit; kUnknown: "unknown".

@@ -86,6 +86,24 @@ absl::Status ChargesError(const ChargesProblem& problem, const LimitSpec& spec,
                    "\" charges this limit: ", ProblemText("charges", problem.problem)));
 }
 
+// What a limit in place of one of Envoy's configuration cannot be.
+std::optional<SpecProblem> CheckOverEnvoy(const LimitSpec& spec) {
+  if (!spec.charges.empty()) {
+    return SpecProblem{.field = "charges",
+                       .value = spec.charges[0],
+                       .advice = "a limit of Envoy's configuration charges no others; leave it out",
+                       .index = 0};
+  }
+  if (spec.algorithm == algorithm::Kind::kConcurrency) {
+    return SpecProblem{.field = "algorithm",
+                       .value = "concurrency",
+                       .advice =
+                           "a limit of Envoy's configuration counts hits, which do not end; "
+                           "say token_bucket, sliding_window or another with a rate"};
+  }
+  return std::nullopt;
+}
+
 // Checks that the room which limits reserve (min_keys) fits in the store. Blames the limit that Put
 // changes (`put`, as in Publish), else the one that reserves most.
 absl::Status CheckReservedBytes(const std::vector<std::shared_ptr<const LimitSpec>>& specs,
@@ -220,6 +238,12 @@ absl::Status LimitRegistry::ReplaceDefined(Origin origin, std::vector<LimitSpec>
     return before.contains(put.first) || defined.contains(put.first);
   });
   for (auto& [name, put] : next->temporary) {
+    if (const auto problem = CheckOverEnvoy(*put); problem && next->envoy.contains(name)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("limits: \"", name, "\", which was put by the admin, does not go with ",
+                       "Envoy's configuration: ", ProblemText(problem->Path(*put), *problem),
+                       "; change or delete it first"));
+    }
     LimitSpec spec = *put;
     SetOrigin(next->Defined(name), &spec);
     if (spec != *put) put = std::make_shared<const LimitSpec>(std::move(spec));
@@ -230,6 +254,9 @@ absl::Status LimitRegistry::ReplaceDefined(Origin origin, std::vector<LimitSpec>
 absl::StatusOr<LimitRegistry::PutResult> LimitRegistry::Put(LimitSpec spec) {
   if (const auto problem = CheckSpec(spec, nullptr)) return ProblemStatus("limit.", spec, *problem);
   common::MutexLock change(&change_mu_);
+  if (sources_.envoy.contains(spec.name)) {
+    if (const auto problem = CheckOverEnvoy(spec)) return ProblemStatus("limit.", spec, *problem);
+  }
   SetOrigin(sources_.Defined(spec.name), &spec);
   const std::string name = spec.name;
   PutResult result;

@@ -36,6 +36,7 @@ void DescriptorCall::Reset(Method method) {
   acquisitions_.clear();
   queries_.clear();
   queried_.clear();
+  probed_.clear();
   tables_.clear();
   statuses_.clear();
   status_ = absl::OkStatus();
@@ -55,6 +56,7 @@ size_t DescriptorCall::memory() const {
          places_.capacity() * sizeof(ChargePlace) + todo_.capacity() * sizeof(uint32_t) +
          (queries_.capacity() + probe_items_.capacity()) *
              (sizeof(store::QueryItem) + sizeof(uint32_t)) +
+         replacing_.capacity() * sizeof(const envoy::MatchedLimit*) +
          replaced_.capacity() * sizeof(std::string_view) +
          key_entries_.capacity() * sizeof(envoy::Entry) +
          statuses_.capacity() * sizeof(DescriptorStatus) + receipt_.capacity() +
@@ -95,6 +97,7 @@ void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline
   slice_cost_ = size;
   search_budget_ = store::SearchBudget();
   checks_.undecided = probes_.undecided = 0;
+  counted_ = false;
   Decide();
 }
 
@@ -167,8 +170,14 @@ absl::Status DescriptorCall::Validate() const {
       return invalid("unit", limit.unit,
                      " is no unit; say SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR");
     }
-    if (limit.has_multiplier && limit.unit_multiplier == 0) {
+    if (!limit.has_multiplier) continue;
+    if (limit.unit_multiplier == 0) {
       return invalid("unit_multiplier", 0, " makes no window; say at least 1");
+    }
+    const int64_t most = bounds::kMaxPeriodNs / envoy::UnitNs(static_cast<envoy::Unit>(limit.unit));
+    if (limit.unit_multiplier > most) {
+      return invalid("unit_multiplier", limit.unit_multiplier,
+                     absl::StrCat(" makes too long a window; at most ", most, " of this unit"));
     }
   }
   return absl::OkStatus();
@@ -176,7 +185,8 @@ absl::Status DescriptorCall::Validate() const {
 
 absl::Status DescriptorCall::UseTable() {
   tables_.push_back(with_->service.registry.Local());
-  matcher_ = envoy::MatcherOf(*tables_.back());
+  matched_table_ = tables_.back().get();
+  matcher_ = envoy::MatcherOf(*matched_table_);
   if (matcher_ == nullptr) return absl::UnknownError("no rate limit configuration loaded");
   domain_ = matcher_->FindDomain(request_.domain);
   if (domain_ == nullptr) with_->counters.Local().calls.domain_not_found.Add(1);
@@ -201,7 +211,7 @@ absl::Status DescriptorCall::Match(size_t d) {
       matcher_->Find(*domain_, request_.EntriesOf(descriptor), &key);
   if (match == nullptr) return absl::OkStatus();
   if (!match->unlimited) {
-    item.limit = envoy::LimitOf(*tables_.back(), *match);
+    item.limit = envoy::LimitOf(*matched_table_, *match);
     if (item.limit == nullptr) return absl::OkStatus();
   }
   item.match = match;
@@ -215,10 +225,23 @@ absl::Status DescriptorCall::Match(size_t d) {
   status.unit = match->unit;
   status.name = match->name;
   if (!match->unlimited && !match->metadata.empty()) status.metadata = &match->metadata;
-  if (IsCompatible(*match)) {
+  if (item.limit != nullptr && item.limit->spec().origin != limits::Origin::kEnvoy) {
+    UsePut(d);
+  } else if (IsCompatible(*match)) {
     item.window_ns = envoy::UnitNs(match->unit) * match->unit_multiplier;
   }
   return absl::OkStatus();
+}
+
+void DescriptorCall::UsePut(size_t d) {
+  const store::Rule& rule = items_[d].limit->RuleFor(items_[d].key->view());
+  DescriptorStatus& status = statuses_[d];
+  status.shadow_mode = rule.shadow;
+  status.requests_per_unit =
+      static_cast<uint32_t>(std::min<uint64_t>(algorithm::MaxGrant(rule.parameters), UINT32_MAX));
+  const auto [unit, multiplier] = envoy::UnitOf(algorithm::RateOf(rule.parameters).period_ns);
+  status.unit = unit;
+  status.unit_multiplier = multiplier;
 }
 
 absl::Status DescriptorCall::MatchRequested(size_t d) {
@@ -237,12 +260,18 @@ absl::Status DescriptorCall::MatchRequested(size_t d) {
     item.limit = RequestedWindows::Find(*tables_.back(), unit, multiplier);
     if (item.limit == nullptr) return errors::LimitsKeepChanging();
   }
+  item.window_ns = envoy::UnitNs(unit) * multiplier;
+  if (!RequestedWindows::IsAsMade(*item.limit, item.window_ns)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "limit \"", common::ToAbsl(item.limit->name()),
+        "\" cannot count the hits of requests that bring their limit along, since a limits file or "
+        "an admin has put another limit under its name; delete or rename that"));
+  }
   // The domain belongs to the key: the limit is the same for all.
   const auto entries = request_.EntriesOf(request_.descriptors[d]);
   key_entries_.assign(1, {request_.domain, {}});
   key_entries_.insert(key_entries_.end(), entries.begin(), entries.end());
   envoy::Matcher::WriteKey(key_entries_, &keys_[d]);
-  item.window_ns = envoy::UnitNs(unit) * multiplier;
   DescriptorStatus& status = statuses_[d];
   status.limit = Limited::kCounted;
   status.requests_per_unit = limit.requests_per_unit;
@@ -253,10 +282,16 @@ absl::Status DescriptorCall::MatchRequested(size_t d) {
 
 // Unlimited descriptors replace others, and are not replaced.
 void DescriptorCall::DropReplaced() {
-  replaced_.clear();
+  replacing_.clear();
   for (const Item& item : items_) {
-    if (item.match == nullptr) continue;
-    replaced_.insert(replaced_.end(), item.match->replaces.begin(), item.match->replaces.end());
+    if (item.match != nullptr && !item.match->replaces.empty()) replacing_.push_back(item.match);
+  }
+  // A thousand descriptors may lead to one limit.
+  std::sort(replacing_.begin(), replacing_.end());
+  replacing_.erase(std::unique(replacing_.begin(), replacing_.end()), replacing_.end());
+  replaced_.clear();
+  for (const envoy::MatchedLimit* const match : replacing_) {
+    replaced_.insert(replaced_.end(), match->replaces.begin(), match->replaces.end());
   }
   std::sort(replaced_.begin(), replaced_.end());
   for (size_t d = 0; d < items_.size(); ++d) {
@@ -432,7 +467,7 @@ void DescriptorCall::SendChecks() {
 
 void DescriptorCall::Fail(absl::Status status) {
   auto& calls = with_->counters.Local().calls;
-  const bool of_store = !acquisitions_.empty() || !queries_.empty();
+  const bool of_store = !acquisitions_.empty() || !queries_.empty() || !probed_.empty();
   ((absl::IsUnknown(status) && of_store) || absl::IsUnavailable(status) ? calls.redis_error
                                                                         : calls.service_error)
       .Add(1);

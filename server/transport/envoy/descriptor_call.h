@@ -180,6 +180,9 @@ class DescriptorCall final {
   // ---- The limits of descriptors.
   absl::Status UseTable();
   absl::Status Match(size_t descriptor);
+  // An admin has put another limit in place of the configured one. It is exact, since its algorithm
+  // may forgive what does not fit.
+  void UsePut(size_t descriptor);
   absl::Status MatchRequested(size_t descriptor);
   void DropReplaced();
 
@@ -221,6 +224,8 @@ class DescriptorCall final {
   void DenyNewKey(access::ClientBound bound, store::Acquisition* refused) const;
   absl::Status ErrorOf(const store::Acquisition& decided) const;
   absl::Status StoreError(bool may_be_debited) const;
+  // `nothing`, which says that nothing was taken, unless a part was, before `what` happened.
+  absl::Status UnlessCounted(absl::Status nothing, std::string_view what) const;
   void JudgeDebit(const ChargePlace& place);
   void JudgeCheck(size_t descriptor, const store::QueryItem& found);
   // Hits that later descriptors of the request have counted on the same bucket.
@@ -252,11 +257,13 @@ class DescriptorCall final {
   std::vector<store::QueryItem> probe_items_;
   std::vector<uint32_t> probed_;   // per probe: its descriptor
   std::vector<uint32_t> queried_;  // per query: its descriptor
+  std::vector<const envoy::MatchedLimit*> replacing_;
   std::vector<std::string_view> replaced_;
   std::vector<envoy::Entry> key_entries_;
   bool joint_ = false;             // descriptors are taken all or none
   bool joint_impossible_ = false;  // a descriptor of those that are taken all or none can never be
   bool sliced_ = false;
+  bool counted_ = false;  // something was debited or settled
   Left left_ = Left::kNothing;
   size_t slice_cost_ = 0;
   size_t debited_ = 0;                 // acquisitions that the store has decided
@@ -267,6 +274,7 @@ class DescriptorCall final {
   Checks checks_;
   // Keep limits and matches alive. More than one if limits changed meanwhile.
   std::vector<std::shared_ptr<const limits::LimitTable>> tables_;
+  const limits::LimitTable* matched_table_ = nullptr;  // whose limits matcher_ finds
   const envoy::Matcher* matcher_ = nullptr;
   const envoy::Matcher::Level* domain_ = nullptr;
 

@@ -4,8 +4,10 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
+#include "common/strings.h"
 #include "server/service/decision_counter.h"
 #include "server/service/key_usage.h"
 #include "server/transport/envoy/descriptor_call.h"
@@ -71,6 +73,9 @@ void DescriptorCall::Debited() {
 
 absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
   absl::Status status;
+  for (size_t i = begin; i < end; ++i) {
+    counted_ |= acquisitions_[i].outcome == store::Outcome::kGranted;
+  }
   for (; judged_ < places_.size() && places_[judged_].acquisition < end; ++judged_) {
     const ChargePlace& place = places_[judged_];
     store::Acquisition& decided = acquisitions_[place.acquisition];
@@ -108,9 +113,9 @@ absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) const {
     case store::Outcome::kDenied:
       return absl::OkStatus();
     case store::Outcome::kStaleRule:
-      return errors::LimitsKeepChanging();
+      return UnlessCounted(errors::LimitsKeepChanging(), "the limits changed again and again");
     case store::Outcome::kDeadlineExceeded:
-      return errors::PastDeadline();
+      return UnlessCounted(errors::PastDeadline(), "the deadline passed");
     case store::Outcome::kNoRoomForEstimate:
       return absl::UnavailableError(
           "there is no room for another reservation in one of the limits; nothing was taken");
@@ -123,9 +128,16 @@ absl::Status DescriptorCall::ErrorOf(const store::Acquisition& decided) const {
   }
 }
 
+absl::Status DescriptorCall::UnlessCounted(absl::Status nothing, std::string_view what) const {
+  if (!counted_) return nothing;
+  return absl::Status(nothing.code(), absl::StrCat("a part of the call was counted before ",
+                                                   common::ToAbsl(what), "; the rest was not"));
+}
+
 absl::Status DescriptorCall::StoreError(bool may_be_debited) const {
-  const absl::Status error =
-      may_be_debited ? errors::StoreAnswerLost() : errors::StoreUnavailable();
+  const absl::Status error = may_be_debited ? errors::StoreAnswerLost()
+                                            : UnlessCounted(errors::StoreUnavailable(),
+                                                            "the shared store became unavailable");
   // A Reserve may be tried again: at worst the first one stays reserved. So may a Commit that
   // counted nothing.
   const bool again = method_ == Method::kReserve || (method_ == Method::kCommit && !may_be_debited);

@@ -68,10 +68,8 @@ absl::Status DescriptorCall::MakeEstimate(absl::Span<const store::Charge> charge
 }
 
 bool DescriptorCall::Settle() {
-  if (request_.reservation_id.empty() ||
-      std::exchange(settling_, Settling::kTried) != Settling::kNotTried) {
-    return false;
-  }
+  if (request_.reservation_id.empty() || settling_ != Settling::kNotTried) return false;
+  settling_ = Settling::kTried;
   service::Receipt receipt;
   // What was not issued here counts as unknown: a server in memory that has started again knows
   // none of the reservations before.
@@ -134,6 +132,7 @@ void DescriptorCall::Settled() {
         "reservation_id: it was committed before with another actual_amount; nothing was changed"));
   }
   settling_ = Settling::kSettled;
+  counted_ = true;
   // The reservation may lack a counter: of a limit that is new, or of a descriptor that Reserve did
   // not have.
   PlanAll();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <string_view>
 
@@ -14,6 +13,7 @@ namespace sluice::transport {
 namespace {
 
 constexpr std::string_view kPrefix = "envoy-request/";
+constexpr uint64_t kMaxOwed = common::bounds::kMaxEnvoyHits - 1;
 
 // "envoy-request/60s", in place.
 class WindowName {
@@ -33,6 +33,16 @@ class WindowName {
   size_t size_;
 };
 
+limits::LimitSpec SpecOf(envoy::Unit unit, uint32_t unit_multiplier) {
+  limits::LimitSpec spec;
+  spec.name = std::string(WindowName(unit, unit_multiplier).view());
+  spec.algorithm = algorithm::Kind::kFixedWindow;
+  spec.rate = {1, envoy::UnitNs(unit) * unit_multiplier};
+  spec.max_owed = kMaxOwed;
+  spec.direct = false;
+  return spec;
+}
+
 }  // namespace
 
 const limits::Limit* RequestedWindows::Find(const limits::LimitTable& table, envoy::Unit unit,
@@ -40,14 +50,14 @@ const limits::Limit* RequestedWindows::Find(const limits::LimitTable& table, env
   return table.Find(WindowName(unit, unit_multiplier).view());
 }
 
+bool RequestedWindows::IsAsMade(const limits::Limit& limit, int64_t window_ns) {
+  const limits::LimitSpec& spec = limit.spec();
+  return spec.algorithm == algorithm::Kind::kFixedWindow &&
+         spec.rate == algorithm::Rate{1, window_ns} && spec.max_owed == kMaxOwed &&
+         spec.mode == limits::Mode::kEnforce && spec.keys.empty() && spec.charges.empty();
+}
+
 absl::Status RequestedWindows::Add(envoy::Unit unit, uint32_t unit_multiplier) {
-  const int64_t unit_ns = envoy::UnitNs(unit);
-  int64_t window_ns = 0;
-  if (__builtin_mul_overflow(unit_ns, static_cast<int64_t>(unit_multiplier), &window_ns)) {
-    return absl::InvalidArgumentError(absl::StrCat("limit.unit_multiplier: ", unit_multiplier,
-                                                   " is too great; at most ",
-                                                   std::numeric_limits<int64_t>::max() / unit_ns));
-  }
   common::MutexLock lock(&mu_);
   // Another thread may have added it.
   if (Find(*registry_.Current(), unit, unit_multiplier) != nullptr) return absl::OkStatus();
@@ -56,13 +66,7 @@ absl::Status RequestedWindows::Add(envoy::Unit unit, uint32_t unit_multiplier) {
         absl::StrCat("limit.unit_multiplier: requests have asked for ", added_,
                      " windows of different length, and no more are possible; configure a limit"));
   }
-  limits::LimitSpec spec;
-  spec.name = std::string(WindowName(unit, unit_multiplier).view());
-  spec.algorithm = algorithm::Kind::kFixedWindow;
-  spec.rate = {1, window_ns};
-  spec.max_owed = common::bounds::kMaxEnvoyHits - 1;
-  spec.direct = false;
-  const auto put = registry_.Put(std::move(spec));
+  const auto put = registry_.Put(SpecOf(unit, unit_multiplier));
   if (!put.ok()) return put.status();
   ++added_;
   return absl::OkStatus();

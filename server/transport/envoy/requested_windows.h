@@ -24,8 +24,12 @@ class RequestedWindows {
   static const limits::Limit* Find(const limits::LimitTable& table, envoy::Unit unit,
                                    uint32_t unit_multiplier);
 
-  // Makes the limit; the next table has it. Waits for other changes of limits.
-  //   INVALID_ARGUMENT: the window is too long.
+  // Whether the limit that Find has found counts all hits of its window: no file and no admin has
+  // put another in its place.
+  static bool IsAsMade(const limits::Limit& limit, int64_t window_ns);
+
+  // Makes the limit; the next table has it. Waits for other changes of limits. REQUIRES: the window
+  // is at most bounds::kMaxPeriodNs.
   //   RESOURCE_EXHAUSTED: bounds::kMaxRequestedWindows.
   absl::Status Add(envoy::Unit unit, uint32_t unit_multiplier);
 

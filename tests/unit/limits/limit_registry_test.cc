@@ -369,6 +369,27 @@ TEST_F(LimitRegistryTest, PutOverAnEnvoyLimitEndsWhenItsConfigurationChanges) {
   EXPECT_EQ(table_->admin_changes(), 0u);
 }
 
+TEST_F(LimitRegistryTest, RefusesOverAnEnvoyLimitWhatCountsNoHits) {
+  ASSERT_TRUE(registry_.ApplyEnvoy({FileSpec("e//x"), FileSpec("e//y")}, "e1", nullptr).ok());
+  EXPECT_EQ(registry_.Put(FileSpec("e//x", 1, {"e//y"})).status().message(),
+            "limit.charges[0]: \"e//y\": a limit of Envoy's configuration charges no others; leave "
+            "it out");
+  LimitSpec slots = FileSpec("e//z");
+  slots.algorithm = algorithm::Kind::kConcurrency;
+  slots.rate = {};
+  slots.permits = 3;
+  slots.ends_at_ns = 1000;
+  Put(slots);
+  const absl::Status refused = registry_.ApplyEnvoy({FileSpec("e//z")}, "e2", nullptr).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_EQ(
+      refused.message(),
+      "limits: \"e//z\", which was put by the admin, does not go with Envoy's configuration: "
+      "algorithm: \"concurrency\": a limit of Envoy's configuration counts hits, which do not "
+      "end; say token_bucket, sliding_window or another with a rate; change or delete it "
+      "first");
+}
+
 TEST_F(LimitRegistryTest, RefusesALimitThatFileAndEnvoyConfigurationBothDefine) {
   Apply({FileSpec("a", 1)}, "v1");
   const absl::Status refused = registry_.ApplyEnvoy({FileSpec("a")}, "e1", nullptr).status();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/errors.h"
 #include "tests/unit/transport/envoy/fixture.h"
 
 namespace sluice::transport {
@@ -138,6 +139,19 @@ TEST_F(SlicedDescriptorTest, DecidesByTheLimitsOfItsStartWhenTheyChangeBetweenSl
   EXPECT_EQ(Ask(asked_, 1), Times(100, "O1 ") + Times(800, "O3 ") + Times(100, "O0 ") + "OK");
 }
 
+TEST_F(SlicedDescriptorTest, SaysThatAPartIsCountedWhenItsDeadlinePassesBetweenSlices) {
+  Configure({Configured("u", "", 3)});
+  deadline_ns_ = clock_.NowNs() + 1;
+  between_slices_ = [this] { clock_.Advance(2); };
+  EXPECT_EQ(Ask(asked_),
+            "DEADLINE_EXCEEDED: a part of the call was counted before the deadline passed; the "
+            "rest was not");
+  EXPECT_FALSE(common::errors::WasNotExecuted(descriptors_.status()));
+  // Before the first slice nothing is.
+  Ask({asked_[0]});
+  EXPECT_TRUE(common::errors::WasNotExecuted(descriptors_.status()));
+}
+
 TEST_F(DescriptorTest, HugeHitsAreOverAndStay) {
   Configure({Configured("k", "", 10)});
   EXPECT_EQ(Ask({{{{"k", "1"}}}}, UINT32_MAX), "X0 OVER");
@@ -262,8 +276,12 @@ TEST_F(DescriptorTest, RefusesLimitsWithoutWindow) {
               HasSubstr("INVALID_ARGUMENT: descriptors[0].limit.unit: 0 is no unit; say SECOND"));
   EXPECT_THAT(Ask({{.entries = {{"k", "1"}}, .requests_per_unit = 3, .unit = 8}}),
               HasSubstr("descriptors[0].limit.unit: 8 is no unit"));
+  EXPECT_THAT(
+      Ask({{.entries = {{"k", "1"}}, .unit = 4, .unit_multiplier = 400}}),
+      HasSubstr("INVALID_ARGUMENT: descriptors[0].limit.unit_multiplier: 400 makes too long "
+                "a window; at most 366 of this unit"));
   EXPECT_THAT(Ask({{.entries = {{"k", "1"}}, .unit = 6, .unit_multiplier = UINT32_MAX}}),
-              HasSubstr("INVALID_ARGUMENT"));
+              HasSubstr("at most 1 of this unit"));
 }
 
 TEST_F(DescriptorTest, BoundsTheWindowsThatRequestsBring) {
@@ -277,6 +295,17 @@ TEST_F(DescriptorTest, BoundsTheWindowsThatRequestsBring) {
   asked.unit_multiplier = 1000;
   EXPECT_THAT(Ask({asked}), HasSubstr("RESOURCE_EXHAUSTED"));
   asked.unit_multiplier = 1;
+  EXPECT_EQ(Ask({asked}), "O1 OK");
+}
+
+TEST_F(DescriptorTest, RefusesRequestedWindowsWhoseLimitIsAnother) {
+  Configure({Configured("k", "", 10)});
+  Use({.request_limits = true});
+  const Asked asked = {.entries = {{"k", "1"}}, .requests_per_unit = 3, .unit = 2};
+  EXPECT_EQ(Ask({asked}), "O2 OK");
+  ASSERT_TRUE(registry_.Put(service::PerSecond("envoy-request/60s", 1)).ok());
+  EXPECT_THAT(Ask({asked}), HasSubstr("FAILED_PRECONDITION: limit \"envoy-request/60s\" cannot"));
+  ASSERT_TRUE(registry_.Delete("envoy-request/60s").ok());
   EXPECT_EQ(Ask({asked}), "O1 OK");
 }
 
@@ -368,6 +397,28 @@ TEST_F(DescriptorTest, ReloadKeepsCountsAndChangesTheLimit) {
   EXPECT_EQ(Ask({{{{"k", "1"}}}}), "O5 OK");
   Configure({Configured("k", "", 3)});
   EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 0}}), "X0 OVER");
+}
+
+// Whose algorithm may be another, and forgive hits that do not fit.
+TEST_F(DescriptorTest, LimitThatAnAdminPutsInPlaceOfAConfiguredOneIsExact) {
+  Configure({Configured("k", "", 100)});
+  const Asked asked = {{{"k", "1"}}};
+  ASSERT_TRUE(registry_.Put(service::PerSecond("d//k", 10)).ok());
+  EXPECT_EQ(Ask({asked}, 8), "O2 OK");
+  EXPECT_EQ(descriptors_.statuses()[0].requests_per_unit, 10u);
+  EXPECT_EQ(descriptors_.statuses()[0].unit, envoy::Unit::kSecond);
+  EXPECT_EQ(Ask({asked}, 3), "X0 OVER");
+  EXPECT_EQ(Ask({asked}, 2), "O0 OK");
+  EXPECT_EQ(Ask({{.entries = {{"k", "1"}}, .hits = 5, .negative = true}}), "O0 OK");
+  limits::LimitSpec shadow = service::PerSecond("d//k", 200);
+  shadow.mode = limits::Mode::kShadow;
+  ASSERT_TRUE(registry_.Put(shadow).ok());
+  clock_.Advance(service::kSecond);
+  EXPECT_EQ(Ask({asked}, 150), "O50 OK");
+  EXPECT_EQ(Ask({asked}, 150), "O0 OK");
+  EXPECT_TRUE(descriptors_.statuses()[0].over);
+  ASSERT_TRUE(registry_.Delete("d//k").ok());
+  EXPECT_EQ(Ask({asked}), "- OK");
 }
 
 TEST_F(DescriptorTest, CountsHitsOfEachLimit) {

@@ -113,7 +113,7 @@ class DescriptorTest : public service::ServiceTest {
     if (sliced_) descriptors_.DecideInSlices();
     int done = 0;
     limiter().Decide(
-        &descriptors_, store::kNoDeadline,
+        &descriptors_, deadline_ns_,
         [](void* context, DescriptorCall*) { ++*static_cast<int*>(context); }, &done);
     for (slices_ = 1; descriptors_.more(); ++slices_) {
       if (between_slices_) between_slices_();
@@ -137,6 +137,7 @@ class DescriptorTest : public service::ServiceTest {
 
   DescriptorCall descriptors_;
   bool sliced_ = false;
+  int64_t deadline_ns_ = store::kNoDeadline;
   std::function<void()> between_slices_;
   int slices_ = 0;  // of the last request
 
