@@ -109,7 +109,9 @@ class LockedBucket {
       if (!plain && changed_) after = BucketIndex::CountsOf(state());
       if (changed_) index_->Recount(*rule_, record_->maker(), before_, after);
     }
+    // It may be locked once more, and is plain then.
     changed_ = false;
+    before_ = {};
     record_->Unlock(word_);
     return std::exchange(receipts_evicted_, 0);
   }

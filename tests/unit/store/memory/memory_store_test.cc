@@ -56,6 +56,32 @@ TEST_F(MemoryStoreTest, TokenBucketTakesAtMostFortyBytesBesideItsKey) {
   EXPECT_LE(each, 40u);
 }
 
+// A settlement that finds a bucket missing locks all of them twice, and the first time makes the
+// other bucket plain.
+TEST_F(MemoryStoreTest, CountsReceiptsOnceThatASettlementCloses) {
+  const auto slots = MakeRule(1, algorithm::MakeConcurrency(1, 3600 * kSecond).value());
+  store_.Register(slots);
+  const auto other = TokenBucket(2, 1000, 1000);
+  const auto missing = TokenBucket(3, 1, 100);
+  const std::vector<Charge> charges = {
+      {slots.get(), "k", 1}, {other.get(), "k", 1}, {missing.get(), "k", 1}};
+  const Acquired held = Acquire(store_, charges, {.want_receipt = true});
+  ASSERT_TRUE(held.granted());
+  clock_.Advance(2 * kSecond);
+  MaintainRound();
+  EXPECT_EQ(store_.Stats().buckets, 1u);
+  for (int i = 0; i < 1000; ++i) Acquire(store_, *other, "k", 1, {.want_receipt = true});
+  EXPECT_GE(store_.Stats().open_receipts, 1000u);
+  clock_.Advance(2 * kSecond);
+  EXPECT_EQ(
+      testing::Settle(store_, held.receipt_id, charges, {1, 1, 5}, {.estimate = false}).outcome,
+      SettleOutcome::kSettled);
+  const uint64_t open = store_.Stats().open_receipts;
+  EXPECT_LE(open, 3u);
+  Acquire(store_, *other, "another", 1, {.want_receipt = true});
+  EXPECT_EQ(store_.Stats().open_receipts, open + 1);
+}
+
 // Each reading takes its time, as under load.
 class SlowClock final : public common::Clock {
  public:
