@@ -7,7 +7,6 @@
 #include "common/strings.h"
 #include "server/access/client.h"
 #include "server/access/client_table.h"
-#include "server/config/clients_file.h"
 
 namespace sluice {
 namespace {
@@ -35,22 +34,28 @@ absl::StatusOr<bool> ClientList::Reload() {
   // Held over a whole reload, so that of two the one that read the file later wins.
   const common::MutexLock lock(&mu_);
   auto file = config::LoadClients(path_);
-  if (!file.ok()) return file.status();
-  std::string version = file->version;
+  if (file.ok()) file_ = *file;
+  if (!file_.has_value()) return file.status();
+  // With a bad file too: a token that was replaced is to be worth nothing at once.
+  std::string version = file_->version;
+  std::vector<access::Client> clients = file_->clients;
   if (token_ != nullptr) {
     const access::TokenDigest digest = token_->digest();
     version.append(digest.begin(), digest.end());
-    file->clients.push_back(HolderOf(*token_));
+    clients.push_back(HolderOf(*token_));
   }
-  if (version == version_) return false;
-  version_ = std::move(version);
-  // The bounds of a client change for all of its calls, whichever table recognised them.
-  for (access::Client& client : file->clients) {
-    client.use = uses_.Of(client.name);
-    client.use->SetBounds(client.bounds);
+  const bool changed = version != version_;
+  if (changed) {
+    version_ = std::move(version);
+    // The bounds of a client change for all of its calls, whichever table recognised them.
+    for (access::Client& client : clients) {
+      client.use = uses_.Of(client.name);
+      client.use->SetBounds(client.bounds);
+    }
+    clients_.Replace(std::make_shared<const access::ClientTable>(std::move(clients)));
   }
-  clients_.Replace(std::make_shared<const access::ClientTable>(std::move(file->clients)));
-  return true;
+  if (!file.ok()) return file.status();
+  return changed;
 }
 
 void ClientList::WarnOfKeyBounds(common::Log& log) const {

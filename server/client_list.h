@@ -4,6 +4,7 @@
 #define SLUICE_SERVER_CLIENT_LIST_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "common/mutex.h"
 #include "server/access/caller.h"
 #include "server/access/client_use.h"
+#include "server/config/clients_file.h"
 #include "server/transport/services/bearer_token.h"
 
 namespace sluice {
@@ -28,7 +30,7 @@ class ClientList {
                                                           common::Log* log);
 
   // Reads the file again (blocking), and the token. Returns whether either has changed. On an error
-  // the old clients stay.
+  // the clients of the file stay as they were, and the token changes.
   absl::StatusOr<bool> Reload();
 
   const access::Clients& clients() const { return clients_; }
@@ -46,6 +48,7 @@ class ClientList {
   access::ClientUses uses_;
   access::Clients clients_{nullptr};
   common::Mutex mu_;
+  std::optional<config::ClientsFile> file_ ABSL_GUARDED_BY(mu_);  // the last good one
   std::string version_ ABSL_GUARDED_BY(mu_);  // of the file and the token in use
 };
 

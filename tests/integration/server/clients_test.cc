@@ -315,6 +315,23 @@ TEST_F(ClientsTest, AdminCallsNeedTheirRoleOrTheAdminToken) {
   }));
 }
 
+TEST_F(ClientsTest, ReplacedAdminTokenIsWorthNothingAlsoWhileTheClientsFileIsBad) {
+  StartWith(Clients(), {"--admin_token_file=" + files_.Write("token", "0123456789abcdef-admin")});
+  const auto list = [this](const std::string& token) {
+    v1::ListLimitsResponse response;
+    return CallWith(token, *admin_, &v1::LimitAdmin::Stub::ListLimits, v1::ListLimitsRequest(),
+                    &response)
+        .error_code();
+  };
+  ASSERT_EQ(list("0123456789abcdef-admin"), StatusCode::OK);
+  files_.Write("clients.yaml", "clients: [{ name: x }]\n");
+  ASSERT_TRUE(server_->Logs({"event=clients_not_reloaded"}));
+  files_.Write("token", "fedcba9876543210-admin");
+  EXPECT_TRUE(Eventually([&] { return list("fedcba9876543210-admin") == StatusCode::OK; }));
+  EXPECT_EQ(list("0123456789abcdef-admin"), StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(AcquireWith("checkout-token", Request("orders.eu", "k")).ok());
+}
+
 TEST_F(ClientsTest, ReloadTakesRightsFromOpenConnectionsStreamsAndWatches) {
   StartWith(Clients());
   ASSERT_TRUE(AcquireWith("checkout-token", Request("orders.eu", "k")).ok());
