@@ -22,6 +22,7 @@ void RenewCall::Reset() {
   results_.clear();
   error_bytes_ = 0;
   added_ = next_ = 0;
+  again_.clear();
   sliced_ = false;
   slice_cost_ = 0;
   status_ = absl::OkStatus();
@@ -55,11 +56,14 @@ void RenewCall::DecideSlice() {
   asked_.clear();
   attempts_ = 0;
   slice_cost_ = 0;
+  const auto open = [this](size_t receipt) {
+    slice_cost_ += ReceiptCost(receipts_[receipt].size());
+    Open(receipt);
+  };
+  for (const size_t receipt : again_) open(receipt);
+  again_.clear();
   const size_t most_cost = sliced_ || with_->store.Shared() ? kSliceDecisions : SIZE_MAX;
-  while (next_ < receipts_.size() && slice_cost_ < most_cost) {
-    slice_cost_ += ReceiptCost(receipts_[next_].size());
-    Open(next_++);
-  }
+  while (next_ < receipts_.size() && slice_cost_ < most_cost) open(next_++);
   Ask();
 }
 
@@ -102,12 +106,15 @@ void RenewCall::Ask() {
   }
   operation_.items = absl::MakeSpan(renewals_);
   operation_.ResetWork();
+  if (sliced_) operation_.most_work = kSliceWork;
   with_->store.Renew(&operation_);
 }
 
 void RenewCall::Decided() {
-  size_t left = 0;
-  for (size_t i = 0; i < asked_.size(); ++i) {
+  if (operation_.work > 0) slice_cost_ += operation_.work_in_decisions();
+  const size_t decided = asked_.size() - operation_.undecided;
+  bool stale = false;
+  for (size_t i = 0; i < decided; ++i) {
     const store::Renewal& renewal = renewals_[i];
     Result& result = results_[asked_[i].receipt];
     switch (renewal.outcome) {
@@ -119,7 +126,9 @@ void RenewCall::Decided() {
         break;
       case store::RenewOutcome::kStaleRule:
         SetError(asked_[i].receipt, errors::LimitsKeepChanging());
-        asked_[left++] = asked_[i];
+        if (attempts_ + 1 == kMaxAttempts) break;
+        again_.push_back(asked_[i].receipt);
+        stale = true;
         break;
       case store::RenewOutcome::kPending:
       case store::RenewOutcome::kUnavailable:
@@ -127,13 +136,15 @@ void RenewCall::Decided() {
         break;
     }
   }
-  if (left > 0 && ++attempts_ < kMaxAttempts) {
+  for (size_t i = decided; i < asked_.size(); ++i) again_.push_back(asked_[i].receipt);
+  if (stale && decided == asked_.size()) {
     // Again, under the limits as they are now.
-    std::vector<Asked> again(asked_.begin(), asked_.begin() + static_cast<std::ptrdiff_t>(left));
+    ++attempts_;
     table_ = with_->registry.Local();
     charges_.clear();
     asked_.clear();
-    for (const Asked& one : again) Open(one.receipt);
+    for (const size_t receipt : again_) Open(receipt);
+    again_.clear();
     return Ask();
   }
   if (more() && !sliced_) return DecideSlice();

@@ -46,7 +46,7 @@ class RenewCall {
 
   // As AcquireCall's: DoneFn is called after each slice, and only the last has results.
   void DecideInSlices() { sliced_ = true; }
-  bool more() const { return status_.ok() && next_ < receipts_.size(); }
+  bool more() const { return status_.ok() && (!again_.empty() || next_ < receipts_.size()); }
   size_t slice_cost() const { return slice_cost_; }
 
   // After completion. INVALID_ARGUMENT: no receipt, or too many. DEADLINE_EXCEEDED.
@@ -59,14 +59,14 @@ class RenewCall {
   size_t memory() const {
     return sizeof(*this) + receipts_.capacity() * sizeof(std::string_view) +
            results_.capacity() * sizeof(Result) + charges_.capacity() * sizeof(store::Charge) +
-           asked_.capacity() * sizeof(Asked) + renewals_.capacity() * sizeof(store::Renewal) +
-           error_bytes_;
+           asked_.capacity() * sizeof(Asked) + again_.capacity() * sizeof(size_t) +
+           renewals_.capacity() * sizeof(store::Renewal) + error_bytes_;
   }
   // About the bytes that this request takes. Does not change while another thread answers it.
   size_t request_memory() const {
     return sizeof(*this) +
            receipts_.size() * (sizeof(std::string_view) + sizeof(Result) + sizeof(store::Charge) +
-                               sizeof(Asked) + sizeof(store::Renewal));
+                               sizeof(Asked) + sizeof(size_t) + sizeof(store::Renewal));
   }
 
   // RateLimiter::Renew.
@@ -101,6 +101,8 @@ class RenewCall {
   access::CallerPtr caller_;
   size_t added_ = 0;  // receipts; those over the bound are not kept
   size_t next_ = 0;   // the first receipt that is in no slice yet
+  // Receipts that the store left for the next slice, or whose limits changed meanwhile.
+  std::vector<size_t> again_;
   bool sliced_ = false;
   size_t slice_cost_ = 0;
   absl::Status status_;

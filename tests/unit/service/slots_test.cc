@@ -127,6 +127,25 @@ TEST_F(SlotsTest, RenewHoldsForLongerUntilTheEnd) {
   EXPECT_FALSE(Renewed(receipt)) << "another caller has the slot";
 }
 
+TEST_F(SlotsTest, RenewsInSlicesOfTheWorkThatItTakes) {
+  Load({Slots("slots", 1'000'000)});
+  for (int i = 0; i < 400'000; ++i) Acquire("slots", "k");
+  std::vector<std::string> receipts;
+  for (int i = 0; i < 64; ++i) receipts.push_back(Take("slots"));
+  RenewCall call;
+  call.Reset();
+  for (const std::string& receipt : receipts) call.AddReceipt(receipt);
+  call.DecideInSlices();
+  limiter_.Renew(&call, store::kNoDeadline, [](void*, RenewCall*) {}, nullptr);
+  int slices = 1;
+  for (; call.more(); ++slices) {
+    EXPECT_GE(call.slice_cost(), kSliceDecisions);
+    limiter_.Continue(&call);
+  }
+  EXPECT_GE(slices, 4);
+  for (size_t i = 0; i < call.size(); ++i) EXPECT_TRUE(call.result(i).renewed) << i;
+}
+
 TEST_F(SlotsTest, RefundEndsAHoldOnce) {
   Load({Slots("slots", 1)});
   const std::string receipt = Take("slots");
