@@ -285,6 +285,8 @@ class BucketLoader {
     rule.limit_name = saved_.names[rule.limit_id];
     SavedRule& saved = rules_[rule.id];
     saved.limit = table_->Find(rule.limit_name);
+    // Of all rules of a limit, and not saved.
+    if (saved.limit != nullptr) rule.min_keys = saved.limit->RuleFor("").min_keys;
     saved.rule = std::make_shared<const store::Rule>(std::move(rule));
   }
 

@@ -77,7 +77,7 @@ void StateKeeper::Decide() {
     return;
   }
   const bool read = folder_->HasState() && ReadFile();
-  clean_ = read && saved_.at_drain && (!last.has_value() || last->id == saved_.id);
+  clean_ = read && saved_.at_drain && last.has_value() && last->id == saved_.id;
   const bool trusted = read && options_.after_crash == AfterCrash::kTrust && last.has_value() &&
                        last->Trusts(saved_.id) && folder_->failed_copies() < kMostFailedCopies;
   const MachineTime now = options_.machine();

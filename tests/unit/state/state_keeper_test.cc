@@ -445,6 +445,16 @@ TEST_F(StateKeeperTest, AStateOfAnOlderRunIsNotTakenForTheLastOne) {
   EXPECT_EQ(process_->Remaining("daily", "k"), 0);
 }
 
+TEST_F(StateKeeperTest, AStateInAFolderThatNoRunUsedIsNotTakenForTheLastOne) {
+  Start().Take("daily", "k", 3);
+  ASSERT_TRUE(process_->Drain().ok());
+  process_.reset();
+  ASSERT_EQ(unlink((folder_ + "/running").c_str()), 0);
+  Start();
+  EXPECT_THAT(process_->log(), HasSubstr("event=unclean_stop"));
+  EXPECT_EQ(process_->Remaining("daily", "k"), 0);
+}
+
 // ---- Files that cannot be used
 
 // With the checksum of its head (CRC-32 of "SLUICEST\3\0\0\0").
@@ -787,6 +797,27 @@ TEST_F(StateKeeperTest, BucketsWithoutRoomStartEmpty) {
   EXPECT_EQ(loaded, 100);
   machine_.Advance(2 * kDayNs / 5);
   EXPECT_EQ(process_->Remaining("daily", "new"), 2);
+}
+
+TEST_F(StateKeeperTest, RoomOfALimitIsKeptWhenItsParametersHaveChanged) {
+  options_.limits = {TokenLimit("daily", 5), TokenLimit("other", 5)};
+  options_.limits[0].min_keys = 40;
+  options_.max_buckets = 100;
+  Start().Take("daily", "k", 3);
+  options_.limits[0].rate.permits = 10;
+  options_.limits[0].burst = 10;
+  options_.version = "v2";
+  Restart();
+  const auto granted = [this](std::string_view limit) {
+    int count = 0;
+    for (int i = 0; i < 200; ++i) {
+      count += process_->Take(limit, "new" + std::to_string(i), 1).granted();
+    }
+    return count;
+  };
+  // What is reserved for it, and all that is not reserved.
+  EXPECT_EQ(granted("other"), 10 + 50);
+  EXPECT_EQ(granted("daily"), 39);
 }
 
 TEST_F(StateKeeperTest, LimitsOfAdminsAreKept) {
