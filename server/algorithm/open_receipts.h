@@ -130,6 +130,9 @@ class OpenReceipts {
   // Closes all whose `counts(when)` is false; they are the oldest.
   template <typename Counts>
   void CloseUncounted(Counts counts) {
+    if (list_ == nullptr || list_->slots.empty()) return;
+    // At once: there may be a hundred thousand.
+    if (!counts(list_->slots.back().cost_or_when)) return list_->Clear();
     CloseOldestUntil([&](const Slot& slot) { return slot.open && counts(slot.cost_or_when); });
   }
   // Applies `convert` to each `when` (carry-over).
@@ -219,6 +222,7 @@ class OpenReceipts {
     }
   }
   void CloseWorthless() {
+    if (list_ != nullptr && list_->least == 0) return list_->Clear();
     CloseOldestUntil([](const Slot& slot) { return slot.step_or_permits != 0; });
   }
   void Forgive(uint64_t Slot::* field, uint64_t amount);
