@@ -2,6 +2,8 @@
 import struct
 import time
 
+import grpc
+
 from http2 import (CONTINUATION, DEFLATE, END_HEADERS, GZIP, HEADERS, PING, Connection, frame,
                    message, window_update)
 from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
@@ -286,6 +288,29 @@ def watch_connections(run):
             attacker.read()
     time.sleep(3)
     judge(run, attackers, rss_mb=64)
+
+
+@attack()
+def key_lengths(run):
+    """Fills the table with keys of one length after the other, of which one in 50 stays."""
+    server = run.server("--memory_limit=64MiB")
+    stub = server.stub()
+    run.begin()
+    made = 0
+    for length in range(512, 352, -8):
+        for _ in range(run.n(15)):
+            one = [acquisition(("slow" if n % 50 == 0 else "api", f"{made + n}".rjust(length, "k")))
+                   for n in range(4096)]
+            try:
+                stub.AcquireBatch(pb.AcquireBatchRequest(acquisitions=one), timeout=30,
+                                  compression=grpc.Compression.Gzip)
+            except grpc.RpcError as e:
+                run.note(e.code().name)
+            made += len(one)
+        time.sleep(0.5)
+    run.note(f"{made} keys sent")
+    run.rss(64)
+    run.end()
 
 
 HELD_ATTACKERS, HELD_CALLS = 10, 1000

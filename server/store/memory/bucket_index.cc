@@ -50,6 +50,7 @@ BucketIndex::BucketIndex(const common::Clock& clock, uint64_t max_buckets, uint6
                          uint64_t seed, std::optional<Moment> empty_since, ClosedSlots closed)
     : clock_(clock),
       hash_(seed),
+      max_bytes_(max_bytes),
       empty_since_(empty_since),
       closed_slots_(std::move(closed)),
       tables_(new std::atomic<uint64_t>[kShards]),
@@ -182,10 +183,14 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
       if (slot != nullptr) return Settle(shard, shard_index, slot, hash, rule);
       if (may_sweep == MaySweep::kYes)
         Sweep(shard, shard_index, kSweepPerInsert, now_ns, kFoldsPerInsert);
-      taken = room_.Take(part, key.size(), maker);
+      const auto take = [&] {
+        return HasMemory(shard_index, key.size()) ? room_.Take(part, key.size(), maker)
+                                                  : TableRoom::Taken::kNoRoom;
+      };
+      taken = take();
       if (taken != TableRoom::Taken::kYes && searches) {
         if (Sweep(shard, shard_index, kSweepForRoom, now_ns, kFoldsPerInsert) > 0) {
-          taken = room_.Take(part, key.size(), maker);
+          taken = take();
         } else {
           spend(kSweepForRoom);
         }
@@ -391,8 +396,27 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
   return true;
 }
 
+bool BucketIndex::Move(size_t shard_index, std::atomic<uint64_t>* slot) {
+  const uint64_t tag = TagOf(slot->load(std::memory_order_relaxed));
+  Record* const old_record = RecordOf(slot->load(std::memory_order_relaxed));
+  uint64_t word;
+  if (!old_record->TryLock(&word)) return false;
+  RuleRegistry::Entry* const entry = rules_.Find(old_record->rule_id());
+  Place(shard_index, slot, /*hash=*/tag, word, *entry->rule, old_record->key(),
+        old_record->maker());
+  old_record->Unlock(Record::kDead);
+  epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(old_record));
+  entry->buckets.fetch_sub(1, std::memory_order_release);
+  return true;
+}
+
+bool BucketIndex::HasMemory(size_t shard_index, size_t key_bytes) {
+  return max_bytes_ == 0 || slabs_.touched_bytes() < max_bytes_ + max_bytes_ / 4 ||
+         slabs_.HasFree(shard_index, Record::Bytes(key_bytes));
+}
+
 size_t BucketIndex::Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns,
-                          size_t folds) {
+                          size_t folds, bool vacates) {
   if (shard.live == 0) return 0;
   const uint64_t table = tables_[shard_index].load(std::memory_order_relaxed);
   const size_t capacity = CapacityOf(table);
@@ -410,18 +434,22 @@ size_t BucketIndex::Sweep(Shard& shard, size_t shard_index, size_t slots, int64_
   };
   const size_t ahead = std::min(slots, kAhead);
   for (size_t i = 0; i < ahead; ++i) prefetch(index + i);
-  size_t dropped = 0;
+  size_t found = 0;
   for (size_t i = 0; i < slots; ++i) {
     if (i + ahead < slots) prefetch(index + ahead);
     if (i + ahead / 2 < slots) prefetch_state(index + ahead / 2);
     const uint64_t slot = slot_at(index);
     if (slot != kEmpty && slot != kTombstone) {
-      dropped += DropIfFull(shard, table, index, now_ns, &folds);
+      if (DropIfFull(shard, table, index, now_ns, &folds) ||
+          (vacates && slabs_.Vacates(RecordOf(slot)) &&
+           Move(shard_index, SlotsOf(table) + index))) {
+        ++found;
+      }
     }
     if (++index == capacity) index = 0;
   }
   shard.sweep_next = static_cast<uint32_t>(index);
-  return dropped;
+  return found;
 }
 
 size_t BucketIndex::CapacityFor(size_t live) {
@@ -484,6 +512,7 @@ void BucketIndex::FreeLater(BucketState* state) {
 bool BucketIndex::Maintain() {
   common::MutexLock lock(&maintain_mu_);
   const int64_t now_ns = clock_.NowNs();
+  const bool vacates = max_bytes_ != 0 && slabs_.touched_bytes() > max_bytes_ / 2;
   bool found = false;
   for (size_t looked = 0; looked < kSweepPerMaintain;) {
     Shard& shard = shards_[maintain_shard_];
@@ -494,7 +523,7 @@ bool BucketIndex::Maintain() {
     while (left > 0) {
       const size_t step = std::min(left, kSweepPerLock);
       common::MutexLock shard_lock(&shard.mu);
-      found |= Sweep(shard, maintain_shard_, step, now_ns, kFoldsPerMaintain) > 0;
+      found |= Sweep(shard, maintain_shard_, step, now_ns, kFoldsPerMaintain, vacates) > 0;
       left -= step;
       if (left == 0) ShrinkIfMostlyEmpty(shard, maintain_shard_);
     }

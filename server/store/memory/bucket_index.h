@@ -328,10 +328,16 @@ class BucketIndex {
   // Looks for room in other shards. Returns whether it dropped a bucket.
   bool SweepElsewhere(int64_t now_ns);
 
-  // Looks at `slots` slots of the shard and drops full buckets. Returns how many. Folds at most
-  // `folds` bookings.
-  size_t Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns, size_t folds)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // Looks at `slots` slots of the shard and drops full buckets; with `vacates`, it also moves
+  // records out of slabs that are mostly empty. Returns how many of both. Folds at most `folds`
+  // bookings.
+  size_t Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns, size_t folds,
+               bool vacates = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // Puts the slot's record elsewhere, unless it is locked. Returns whether it did.
+  bool Move(size_t shard_index, std::atomic<uint64_t>* slot);
+  // Whether there is memory for a record with a key of that length. There is less than the table
+  // has room for while many slabs are mostly empty, until Maintain has moved their records.
+  bool HasMemory(size_t shard_index, size_t key_bytes);
   // Drops the slot's bucket if it is full. Folds at most *folds bookings, which it lowers.
   bool DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns, size_t* folds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
@@ -346,6 +352,7 @@ class BucketIndex {
 
   const common::Clock& clock_;
   const BucketHash hash_;
+  const uint64_t max_bytes_;  // 0: only the number of buckets is bounded
   // Constant once decisions are made:
   std::optional<algorithm::Moment> empty_since_;
   ClosedSlots closed_slots_;

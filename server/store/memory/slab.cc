@@ -35,8 +35,11 @@ void* SlabAllocator::Allocate(size_t arena_index, size_t bytes) {
   Arena& arena = arenas_[arena_index];
   common::MutexLock lock(&arena.mu);
   Class& c = arena.classes[object_class];
-  if (c.partial == nullptr) c.partial = std::exchange(c.spare, nullptr);
-  if (c.partial == nullptr) c.partial = NewSlab(arena_index, object_class);
+  if (c.partial == nullptr) {
+    c.partial =
+        c.spare != nullptr ? std::exchange(c.spare, nullptr) : NewSlab(arena_index, object_class);
+    c.room += c.partial->capacity;
+  }
   Slab* slab = c.partial;
   char* objects = reinterpret_cast<char*>(slab) + sizeof(Slab);
   char* object;
@@ -45,7 +48,9 @@ void* SlabAllocator::Allocate(size_t arena_index, size_t bytes) {
     slab->free_head = *reinterpret_cast<uint32_t*>(object);
   } else {
     object = objects + size_t{slab->touched++} * slab->object_bytes;
+    arena.touched_bytes.fetch_add(slab->object_bytes, std::memory_order_relaxed);
   }
+  --c.room;
   if (++slab->used == slab->capacity) Unlink(&c, slab);
   return object;
 }
@@ -58,8 +63,7 @@ void SlabAllocator::Unlink(Class* of, Slab* slab) {
 }
 
 void SlabAllocator::Free(void* object, size_t bytes) {
-  const uintptr_t mask = ~(uintptr_t{kSlabBytes} - 1);
-  Slab* slab = reinterpret_cast<Slab*>(reinterpret_cast<uintptr_t>(object) & mask);
+  Slab* slab = SlabOf(object);
   Arena& arena = arenas_[slab->arena];
   Slab* release = nullptr;
   {
@@ -75,13 +79,48 @@ void SlabAllocator::Free(void* object, size_t bytes) {
       if (c.partial != nullptr) c.partial->prev = slab;
       c.partial = slab;
     }
-    if (slab->used == 0) {
-      Unlink(&c, slab);
-      (c.spare == nullptr ? c.spare : release) = slab;
+    if (slab->vacated) {
+      if (slab->used == 0) release = slab;
+    } else {
+      ++c.room;
+      if (slab->used == 0) {
+        Unlink(&c, slab);
+        c.room -= slab->capacity;
+        (c.spare == nullptr ? c.spare : release) = slab;
+      }
     }
   }
   // The system call is outside the lock: no other thread can find the slab any more.
   if (release != nullptr) ReleaseSlab(release);
+}
+
+bool SlabAllocator::Vacates(const void* object) {
+  constexpr uint32_t kMostlyEmpty = 4;
+  Slab* const slab = SlabOf(object);
+  Arena& arena = arenas_[slab->arena];
+  common::MutexLock lock(&arena.mu);
+  Class& c = arena.classes[slab->object_class];
+  if (slab->vacated) return true;
+  const size_t room = slab->capacity - slab->used;
+  if (slab->used > slab->capacity / kMostlyEmpty || c.room - room < slab->used) return false;
+  Unlink(&c, slab);
+  c.room -= room;
+  return slab->vacated = true;
+}
+
+bool SlabAllocator::HasFree(size_t arena_index, size_t bytes) {
+  Arena& arena = arenas_[arena_index % kArenas];
+  common::MutexLock lock(&arena.mu);
+  const Slab* const next = arena.classes[(bytes + 7) / 8].partial;
+  return next != nullptr && next->free_head != 0;
+}
+
+uint64_t SlabAllocator::touched_bytes() const {
+  uint64_t bytes = 0;
+  for (size_t a = 0; a < kArenas; ++a) {
+    bytes += arenas_[a].touched_bytes.load(std::memory_order_relaxed);
+  }
+  return bytes;
 }
 
 void SlabAllocator::Trim() {
@@ -120,12 +159,15 @@ SlabAllocator::Slab* SlabAllocator::NewSlab(size_t arena, size_t object_class) {
   slab->object_bytes = static_cast<uint32_t>(object_class * 8);
   slab->capacity = static_cast<uint32_t>((kSlabBytes - sizeof(Slab)) / slab->object_bytes);
   slab->used = slab->touched = slab->free_head = 0;
+  slab->vacated = false;
   return slab;
 }
 
 void SlabAllocator::ReleaseSlab(Slab* slab) {
   Chunk* chunk = slab->chunk;
   mapped_bytes_.fetch_sub(kSlabBytes, std::memory_order_relaxed);
+  arenas_[slab->arena].touched_bytes.fetch_sub(uint64_t{slab->touched} * slab->object_bytes,
+                                               std::memory_order_relaxed);
   madvise(slab, kSlabBytes, MADV_DONTNEED);
   char* unmap = nullptr;
   {

@@ -3,7 +3,8 @@
 // Objects of one size share slabs of 64 KiB. A slab is aligned to its size, so an object finds its
 // slab by masking its address, and has no header of its own. Slabs that become empty are returned
 // to the operating system (one of each size is kept until Trim), so that a store does not stay as
-// big as it once was.
+// big as it once was. Objects whose owner can move them leave slabs that are mostly empty
+// (Vacates).
 #ifndef SLUICE_SERVER_STORE_MEMORY_SLAB_H_
 #define SLUICE_SERVER_STORE_MEMORY_SLAB_H_
 
@@ -38,6 +39,12 @@ class SlabAllocator {
   // `bytes` as it was allocated.
   void Free(void* object, size_t bytes);
 
+  // Whether the object should be moved: most objects of its slab were freed, and there is room for
+  // the others in slabs of their size. Nothing is put into the slab any more.
+  bool Vacates(const void* object);
+  // Whether Allocate needs no memory that was not used before, unless another thread is faster.
+  bool HasFree(size_t arena, size_t bytes);
+
   // Gives back the slabs that were kept although they are empty.
   void Trim();
 
@@ -47,6 +54,8 @@ class SlabAllocator {
 
   // What is mapped for slabs in use.
   uint64_t memory_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
+  // What of these was ever used, so that the system has given memory for it.
+  uint64_t touched_bytes() const;
 
  private:
   static constexpr size_t kSlabBytes = size_t{64} << 10;
@@ -69,6 +78,7 @@ class SlabAllocator {
     uint32_t used;
     uint32_t touched;    // objects ever handed out; the memory after them was never written
     uint32_t free_head;  // index + 1 of the first free object among the touched ones; 0: none
+    bool vacated;        // it is in no list
   };
   static_assert(sizeof(Slab) == 64);
 
@@ -84,13 +94,19 @@ class SlabAllocator {
   struct Class {
     Slab* partial = nullptr;  // slabs with room, most recently freed into first
     Slab* spare = nullptr;    // one empty slab, kept
+    size_t room = 0;          // objects for which the partial slabs have room
   };
 
   struct alignas(64) Arena {
     common::Mutex mu;
     Class classes[kClasses] ABSL_GUARDED_BY(mu);
+    std::atomic<uint64_t> touched_bytes{0};
   };
 
+  static Slab* SlabOf(const void* object) {
+    return reinterpret_cast<Slab*>(reinterpret_cast<uintptr_t>(object) &
+                                   ~(uintptr_t{kSlabBytes} - 1));
+  }
   // Takes the slab out of the list of those with room.
   static void Unlink(Class* of, Slab* slab);
   Slab* NewSlab(size_t arena, size_t object_class);

@@ -56,6 +56,34 @@ TEST_F(MemoryStoreTest, TokenBucketTakesAtMostFortyBytesBesideItsKey) {
   EXPECT_LE(each, 40u);
 }
 
+// One bucket in 50 stays, so that it keeps a slab from being returned.
+TEST_F(MemoryStoreTest, KeysOfManyLengthsTakeNoMoreMemoryThanTheTableMay) {
+  constexpr uint64_t kMaxBytes = uint64_t{32} << 20;
+  MemoryStore store(clock_, {.max_bytes = kMaxBytes});
+  const auto rule = MakeRule(1, algorithm::MakeTokenBucket({1, kSecond}, 1000, 0).value());
+  store.Register(rule);
+  std::vector<std::string> stay;
+  uint64_t made = 0;
+  for (size_t key_bytes = 512; key_bytes > 256; key_bytes -= 16) {
+    for (int i = 0;; ++i) {
+      std::string key = std::to_string(i);
+      key.resize(key_bytes, 'k');
+      const bool stays = i % 50 == 0;
+      if (!Acquire(store, *rule, key, stays ? 1000 : 1).granted()) break;
+      ++made;
+      if (stays) stay.push_back(std::move(key));
+    }
+    EXPECT_LE(store.Stats().memory_bytes, kMaxBytes * 3 / 2);
+    clock_.Advance(2 * kSecond);
+    for (int i = 0; i < 2000; ++i) store.Maintain();
+  }
+  EXPECT_GT(made, 16 * kMaxBytes / 1024);
+  EXPECT_LE(store.Stats().memory_bytes, kMaxBytes);
+  for (const std::string& key : stay) {
+    EXPECT_LT(Query(store, *rule, key).level.remaining, 100) << key;
+  }
+}
+
 // A settlement that finds a bucket missing locks all of them twice, and the first time makes the
 // other bucket plain.
 TEST_F(MemoryStoreTest, CountsReceiptsOnceThatASettlementCloses) {

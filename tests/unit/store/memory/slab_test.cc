@@ -66,6 +66,28 @@ TEST(SlabAllocatorTest, ReusesFreedObjects) {
   slabs.Free(keep, 32);
 }
 
+TEST(SlabAllocatorTest, VacatesSlabsThatAreMostlyEmpty) {
+  SlabAllocator slabs;
+  std::vector<void*> objects;
+  while (slabs.memory_bytes() <= 2 * (64 << 10)) objects.push_back(slabs.Allocate(0, 512));
+  // The first two slabs are full. Of the second a half is freed, of the first all but one object.
+  const size_t each = objects.size() / 2;
+  EXPECT_FALSE(slabs.Vacates(objects[0]));
+  for (size_t i = 1; i < each; ++i) slabs.Free(objects[i], 512);
+  for (size_t i = each; i < each + each / 2; ++i) slabs.Free(objects[i], 512);
+  EXPECT_TRUE(slabs.HasFree(0, 512));
+  EXPECT_FALSE(slabs.Vacates(objects[each + each / 2]));
+  EXPECT_TRUE(slabs.Vacates(objects[0]));
+  const uint64_t touched = slabs.touched_bytes();
+  void* const moved = slabs.Allocate(0, 512);
+  EXPECT_EQ(slabs.touched_bytes(), touched) << "it has a place that was freed";
+  slabs.Free(objects[0], 512);
+  EXPECT_EQ(slabs.memory_bytes(), 2 * (64 << 10));
+  EXPECT_EQ(slabs.touched_bytes(), touched - each * 512);
+  slabs.Free(moved, 512);
+  for (size_t i = each + each / 2; i < objects.size(); ++i) slabs.Free(objects[i], 512);
+}
+
 TEST(SlabAllocatorTest, SmallObjectsCostLittleMoreThanTheirSize) {
   SlabAllocator slabs;
   constexpr size_t kObjects = 1'000'000;
