@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/strings.h"
 #include "server/envoy/limit_specs.h"
-#include "server/envoy/wildcards.h"
 #include "server/limits/limit_table.h"
 
 namespace sluice::envoy {
@@ -41,6 +40,12 @@ class Matcher::Level {
   absl::flat_hash_map<absl::string_view, const Node*> by_text;  // views into the nodes
   Wildcards wildcards;
   std::vector<const Node*> of_wildcard;  // by the number of the pattern
+
+  // Null: there is none.
+  const Node* FindText(std::string_view text) const {
+    const auto it = by_text.find(ToAbsl(text));
+    return it == by_text.end() ? nullptr : it->second;
+  }
 };
 
 namespace {
@@ -125,29 +130,6 @@ void WriteOrHash(BucketKey* key, Write write) {
   // A caller can make one request large; its memory is not kept for ever.
   if (whole.capacity() > (size_t{64} << 10)) std::string().swap(whole);
 }
-
-// KEY_VALUE as one text, in place unless it is very long.
-class JoinedText {
- public:
-  explicit JoinedText(const Entry& entry) {
-    const size_t size = entry.key.size() + 1 + entry.value.size();
-    char* to = buffer_;
-    if (size > sizeof(buffer_)) {
-      long_.resize(size);
-      to = long_.data();
-    }
-    entry.key.copy(to, entry.key.size());
-    to[entry.key.size()] = '_';
-    entry.value.copy(to + entry.key.size() + 1, entry.value.size());
-    view_ = {to, size};
-  }
-  std::string_view view() const { return view_; }
-
- private:
-  char buffer_[kMaxDescriptorBytes + 1];
-  std::string long_;
-  std::string_view view_;
-};
 
 }  // namespace
 
@@ -257,57 +239,90 @@ const Matcher::Level* Matcher::FindDomain(std::string_view domain) const {
   return it == domains_.end() ? nullptr : it->second.get();
 }
 
-const Matcher::Node* Matcher::Step(const Level& level, const Entry& entry, bool* by_wildcard) {
-  const auto find = [&level](std::string_view text) -> const Node* {
-    const auto it = level.by_text.find(ToAbsl(text));
-    return it == level.by_text.end() ? nullptr : it->second;
-  };
-  *by_wildcard = false;
-  {
-    const JoinedText joined(entry);
-    if (const Node* exact = find(joined.view()); exact != nullptr) return exact;
-    if (!level.wildcards.empty()) {
-      const uint32_t number = level.wildcards.Find(joined.view());
-      if (number != Wildcards::kNone) {
-        *by_wildcard = true;
-        return level.of_wildcard[number];
+void Matcher::Finding::Begin(const Level& domain, absl::Span<const Entry> entries, BucketKey* key) {
+  entries_ = entries;
+  key_ = key;
+  limit_ = nullptr;
+  level_ = entries.empty() || entries.size() > kMaxDescriptorDepth ? nullptr : &domain;
+  at_ = 0;
+  same_keys_ = true;
+  searching_ = false;
+}
+
+bool Matcher::Finding::Step(int64_t* budget) {
+  while (level_ != nullptr && at_ < entries_.size()) {
+    const Entry& entry = entries_[at_];
+    if (!searching_) {
+      if (*budget <= 0) return false;
+      const std::string_view text = Join(entry);
+      *budget -= static_cast<int64_t>(text.size());
+      const Node* const exact = level_->FindText(text);
+      if (exact != nullptr || level_->wildcards.empty()) {
+        Descend(exact != nullptr ? exact : level_->FindText(entry.key));
+        continue;
       }
+      search_.Begin(level_->wildcards, text);
+      searching_ = true;
     }
+    if (!search_.Step(budget)) return false;
+    searching_ = false;
+    const uint32_t number = search_.found();
+    Descend(number != Wildcards::kNone ? level_->of_wildcard[number] : level_->FindText(entry.key));
   }
-  return find(entry.key);
+  // A caller can make one request large; its memory is not kept for ever.
+  if (long_.capacity() > (size_t{64} << 10)) std::string().swap(long_);
+  return true;
+}
+
+void Matcher::Finding::Descend(const Node* node) {
+  if (node == nullptr) {
+    level_ = nullptr;
+    return;
+  }
+  same_keys_ = same_keys_ && SameKey(entries_[at_].key, node->key);
+  nodes_[at_] = node;
+  level_ = node->children.get();
+  if (++at_ < entries_.size()) return;
+  limit_ = node->limit;
+  if (limit_ != nullptr) WriteKey();
+}
+
+void Matcher::Finding::WriteKey() const {
+  WriteOrHash(key_, [this](KeyWriter* writer) {
+    if (!same_keys_) writer->Mark('e');
+    bool first = true;
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      if (!same_keys_) {
+        writer->Value(entries_[i].key, first);
+        first = false;
+      }
+      if (same_keys_ && nodes_[i]->in_key == Node::InKey::kNothing) continue;
+      writer->Value(nodes_[i]->share_threshold ? std::string_view() : entries_[i].value, first);
+      first = false;
+    }
+  });
+}
+
+std::string_view Matcher::Finding::Join(const Entry& entry) {
+  const size_t size = entry.key.size() + 1 + entry.value.size();
+  char* to = buffer_;
+  if (size > sizeof(buffer_)) {
+    long_.resize(size);
+    to = long_.data();
+  }
+  entry.key.copy(to, entry.key.size());
+  to[entry.key.size()] = '_';
+  entry.value.copy(to + entry.key.size() + 1, entry.value.size());
+  return {to, size};
 }
 
 const MatchedLimit* Matcher::Find(const Level& domain, absl::Span<const Entry> entries,
                                   BucketKey* key) {
-  if (entries.empty() || entries.size() > kMaxDescriptorDepth) return nullptr;
-  const Node* nodes[kMaxDescriptorDepth];
-  bool same_keys = true;
-  const Level* level = &domain;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (level == nullptr) return nullptr;
-    bool by_wildcard;
-    const Node* node = Step(*level, entries[i], &by_wildcard);
-    if (node == nullptr) return nullptr;
-    same_keys = same_keys && SameKey(entries[i].key, node->key);
-    nodes[i] = node;
-    level = node->children.get();
-  }
-  const MatchedLimit* const limit = nodes[entries.size() - 1]->limit;
-  if (limit == nullptr) return nullptr;
-  WriteOrHash(key, [&](KeyWriter* writer) {
-    if (!same_keys) writer->Mark('e');
-    bool first = true;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if (!same_keys) {
-        writer->Value(entries[i].key, first);
-        first = false;
-      }
-      if (same_keys && nodes[i]->in_key == Node::InKey::kNothing) continue;
-      writer->Value(nodes[i]->share_threshold ? std::string_view() : entries[i].value, first);
-      first = false;
-    }
-  });
-  return limit;
+  Finding finding;
+  finding.Begin(domain, entries, key);
+  int64_t any = INT64_MAX;
+  finding.Step(&any);
+  return finding.limit();
 }
 
 void Matcher::WriteKey(absl::Span<const Entry> entries, BucketKey* key) {
@@ -329,8 +344,12 @@ std::string Matcher::MetricName(std::string_view domain, absl::Span<const Entry>
   const Level* level = FindDomain(domain);
   for (const Entry& entry : entries) {
     if (level == nullptr) break;
-    bool by_wildcard;
-    node = Step(*level, entry, &by_wildcard);
+    const std::string text = absl::StrCat(ToAbsl(entry.key), "_", ToAbsl(entry.value));
+    node = level->FindText(text);
+    const uint32_t number = node == nullptr ? level->wildcards.Find(text) : Wildcards::kNone;
+    const bool by_wildcard = number != Wildcards::kNone;
+    if (node == nullptr)
+      node = by_wildcard ? level->of_wildcard[number] : level->FindText(entry.key);
     if (node == nullptr) break;
     const std::string key_part = absl::StrCat(ToAbsl(entry.key), "_");
     std::string_view pattern = node->text;

@@ -22,6 +22,7 @@
 #include "common/bounds.h"
 #include "server/envoy/descriptor_tree.h"
 #include "server/envoy/overrides.h"
+#include "server/envoy/wildcards.h"
 
 namespace sluice::limits {
 class Limit;
@@ -85,6 +86,7 @@ class Matcher {
  public:
   // The descriptors side by side.
   class Level;
+  class Finding;
 
   // REQUIRES: Check(tree) is OK.
   Matcher(const DescriptorTree& tree, const Overrides& overrides);
@@ -98,7 +100,7 @@ class Matcher {
 
   // The limit of a descriptor; null: it has none. Fills in the bucket's key if there is a limit.
   // Two descriptors of one limit have the same key iff they have the same entries, but for values
-  // that descriptors with share_threshold match: those are not in it.
+  // that descriptors with share_threshold match: those are not in it. As Finding, at once.
   static const MatchedLimit* Find(const Level& domain, absl::Span<const Entry> entries,
                                   BucketKey* key);
 
@@ -116,11 +118,42 @@ class Matcher {
   struct Node;
   class Compiler;
 
-  static const Node* Step(const Level& level, const Entry& entry, bool* by_wildcard);
-
   // The views are into the levels.
   absl::flat_hash_map<absl::string_view, std::unique_ptr<Level>> domains_;
   std::vector<std::unique_ptr<MatchedLimit>> limits_;
+};
+
+// The look-up of a descriptor, in steps. Reusable; allocates as Matcher says.
+class Matcher::Finding {
+ public:
+  // Begins anew. The views and `key` stay until the end.
+  void Begin(const Level& domain, absl::Span<const Entry> entries, BucketKey* key);
+  // Goes on until it has looked at about *budget bytes, which it lowers. Returns whether it is
+  // done.
+  bool Step(int64_t* budget);
+  // As Matcher::Find. REQUIRES: it is done.
+  const MatchedLimit* limit() const { return limit_; }
+  // Bytes of memory beside its own.
+  size_t memory() const { return long_.capacity() + search_.memory(); }
+
+ private:
+  // Goes down to the node; null: there is none.
+  void Descend(const Node* node);
+  void WriteKey() const;
+
+  absl::Span<const Entry> entries_;
+  BucketKey* key_ = nullptr;
+  const MatchedLimit* limit_ = nullptr;
+  const Level* level_ = nullptr;  // where the next entry is looked for; null: nowhere
+  size_t at_ = 0;                 // the next entry
+  const Node* nodes_[common::bounds::kMaxDescriptorDepth] = {};
+  bool same_keys_ = true;
+  bool searching_ = false;
+  Wildcards::Search search_;
+  // KEY_VALUE of the entry as one text; in place unless it is very long.
+  std::string_view Join(const Entry& entry);
+  char buffer_[common::bounds::kMaxDescriptorBytes + 1];
+  std::string long_;
 };
 
 // The matcher that belongs to a table: it is swapped in together with the limits, so a request that

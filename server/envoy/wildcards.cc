@@ -112,25 +112,47 @@ bool Wildcards::MiddleMatches(const Pattern& pattern, std::string_view text) {
 }
 
 uint32_t Wildcards::Find(std::string_view text) const {
-  uint32_t best = kNone;
-  prefixes_.ForEach(text, [&](absl::Span<const uint32_t> found) {
-    const SamePrefix& same = by_prefix_[found.front()];
+  Search search;
+  search.Begin(*this, text);
+  int64_t any = INT64_MAX;
+  search.Step(&any);
+  return search.found();
+}
+
+void Wildcards::Search::Begin(const Wildcards& wildcards, std::string_view text) {
+  wildcards_ = &wildcards;
+  text_ = text;
+  candidates_.clear();
+  group_ = number_ = 0;
+  best_ = kNone;
+  wildcards.prefixes_.ForEach(text, [&](absl::Span<const uint32_t> found) {
+    const SamePrefix& same = wildcards.by_prefix_[found.front()];
     if (same.patterns.size() <= kFewPatterns) {
-      for (const uint32_t i : same.patterns) {
-        if (i >= best) break;
-        if (text.ends_with(patterns_[i].suffix) && MiddleMatches(patterns_[i], text)) best = i;
-      }
+      candidates_.push_back({nullptr, same.patterns});
       return;
     }
-    same.suffixes.ForEach(text, [&](absl::Span<const uint32_t> numbers) {
-      for (const uint32_t number : numbers) {
-        const uint32_t i = same.patterns[number];
-        if (i >= best) break;
-        if (MiddleMatches(patterns_[i], text)) best = i;
-      }
-    });
+    same.suffixes.ForEach(
+        text, [&](absl::Span<const uint32_t> numbers) { candidates_.push_back({&same, numbers}); });
   });
-  return best;
+}
+
+bool Wildcards::Search::Step(int64_t* budget) {
+  constexpr int64_t kPatternBytes = 32;
+  for (; group_ < candidates_.size(); ++group_, number_ = 0) {
+    const Candidates& group = candidates_[group_];
+    for (; number_ < group.numbers.size(); ++number_) {
+      const uint32_t number = group.numbers[number_];
+      const uint32_t i = group.same == nullptr ? number : group.same->patterns[number];
+      if (i >= best_) break;
+      if (*budget <= 0) return false;
+      *budget -= kPatternBytes;
+      const Pattern& pattern = wildcards_->patterns_[i];
+      if (group.same == nullptr && !text_.ends_with(pattern.suffix)) continue;
+      if (!pattern.middle.empty()) *budget -= static_cast<int64_t>(text_.size());
+      if (MiddleMatches(pattern, text_)) best_ = i;
+    }
+  }
+  return true;
 }
 
 }  // namespace sluice::envoy

@@ -62,6 +62,7 @@ class Trie {
 class Wildcards {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
+  class Search;
 
   // REQUIRES: `pattern` has a `*`.
   void Add(std::string_view pattern);
@@ -70,6 +71,7 @@ class Wildcards {
 
   bool empty() const { return patterns_.empty(); }
   // The number of the first pattern, counting from 0, that matches all of `text`; kNone: none does.
+  // As Search, at once.
   uint32_t Find(std::string_view text) const;
 
  private:
@@ -92,6 +94,34 @@ class Wildcards {
   std::vector<Pattern> patterns_;
   std::vector<SamePrefix> by_prefix_;
   Trie prefixes_{Trie::Direction::kForward};
+};
+
+// A search in steps: patterns that differ only between two `*` are looked for one after the other,
+// and a text may have half a megabyte. Reusable; allocates only until its vector has grown.
+class Wildcards::Search {
+ public:
+  // Begins anew. Both stay unchanged until the end.
+  void Begin(const Wildcards& wildcards, std::string_view text);
+  // Goes on until it has looked at about *budget bytes, which it lowers. Returns whether it is
+  // done.
+  bool Step(int64_t* budget);
+  // As Wildcards::Find. REQUIRES: it is done.
+  uint32_t found() const { return best_; }
+  size_t memory() const { return candidates_.capacity() * sizeof(Candidates); }
+
+ private:
+  // Patterns whose prefix fits.
+  struct Candidates {
+    const SamePrefix* same = nullptr;    // whose suffixes fit, too; null: not known
+    absl::Span<const uint32_t> numbers;  // ascending: of patterns, or in same->patterns
+  };
+
+  const Wildcards* wildcards_ = nullptr;
+  std::string_view text_;
+  std::vector<Candidates> candidates_;
+  size_t group_ = 0;   // the next to look at: in candidates_,
+  size_t number_ = 0;  // and in its numbers
+  uint32_t best_ = kNone;
 };
 
 // ---- Implementation ----

@@ -58,7 +58,7 @@ size_t DescriptorCall::memory() const {
              (sizeof(store::QueryItem) + sizeof(uint32_t)) +
          replacing_.capacity() * sizeof(const envoy::MatchedLimit*) +
          replaced_.capacity() * sizeof(std::string_view) +
-         key_entries_.capacity() * sizeof(envoy::Entry) +
+         key_entries_.capacity() * sizeof(envoy::Entry) + finding_.memory() +
          statuses_.capacity() * sizeof(DescriptorStatus) + receipt_.capacity() +
          reservation_id_.capacity() + (settle_ == nullptr ? 0 : settle_->memory());
 }
@@ -98,18 +98,35 @@ void DescriptorCall::Start(const DescriptorCollaborators& with, int64_t deadline
   search_budget_ = store::SearchBudget();
   checks_.undecided = probes_.undecided = 0;
   counted_ = false;
+  first_attempt_ = true;
   Decide();
 }
 
 void DescriptorCall::Decide() {
-  absl::Status status = UseTable();
-  bool replaces = false;
-  for (size_t i = 0; status.ok() && i < todo_.size(); ++i) {
-    const uint32_t d = todo_[i];
-    status = Match(d);
-    replaces |= items_[d].match != nullptr && !items_[d].match->replaces.empty();
+  if (absl::Status status = UseTable(); !status.ok()) return Fail(std::move(status));
+  matched_ = 0;
+  matching_ = false;
+  MatchAll();
+}
+
+void DescriptorCall::MatchAll() {
+  // Of texts, and of patterns that they are compared with.
+  constexpr int64_t kSliceBytes = 256 << 10;
+  constexpr int64_t kBytesPerDecision = 512;
+  // Later attempts may be made where a slice cannot end.
+  const int64_t most = sliced_ && first_attempt_ ? kSliceBytes : INT64_MAX;
+  int64_t left = most;
+  for (; matched_ < todo_.size(); ++matched_) {
+    const absl::StatusOr<bool> done = Match(todo_[matched_], &left);
+    if (!done.ok()) return Fail(done.status());
+    if (*done) continue;
+    slice_cost_ += static_cast<size_t>((most - left) / kBytesPerDecision);
+    return EndSlice(Left::kMatches);
   }
-  if (!status.ok()) return Fail(std::move(status));
+  if (first_attempt_) slice_cost_ += static_cast<size_t>((most - left) / kBytesPerDecision);
+  const bool replaces = std::any_of(todo_.begin(), todo_.end(), [this](uint32_t d) {
+    return items_[d].match != nullptr && !items_[d].match->replaces.empty();
+  });
   if (replaces) DropReplaced();
   if (Settle()) return;
   PlanAll();
@@ -195,7 +212,7 @@ absl::Status DescriptorCall::UseTable() {
 
 // ---- The limits
 
-absl::Status DescriptorCall::Match(size_t d) {
+absl::StatusOr<bool> DescriptorCall::Match(size_t d, int64_t* budget) {
   const RequestedDescriptor& descriptor = request_.descriptors[d];
   Item& item = items_[d];
   DescriptorStatus& status = statuses_[d];
@@ -203,16 +220,21 @@ absl::Status DescriptorCall::Match(size_t d) {
   status = DescriptorStatus();
   status.quota_mode = with_->options.answer.quota_all && !OfReservation();
   item.hits = request_.HitsOf(descriptor);
-  envoy::BucketKey& key = keys_[d];
-  item.key = &key;
-  if (domain_ == nullptr) return absl::OkStatus();
-  if (descriptor.has_limit && with_->options.request_limits) return MatchRequested(d);
-  const envoy::MatchedLimit* const match =
-      matcher_->Find(*domain_, request_.EntriesOf(descriptor), &key);
-  if (match == nullptr) return absl::OkStatus();
+  item.key = &keys_[d];
+  if (domain_ == nullptr) return true;
+  if (descriptor.has_limit && with_->options.request_limits) {
+    const absl::Status matched = MatchRequested(d);
+    if (!matched.ok()) return matched;
+    return true;
+  }
+  if (!matching_) finding_.Begin(*domain_, request_.EntriesOf(descriptor), &keys_[d]);
+  matching_ = !finding_.Step(budget);
+  if (matching_) return false;
+  const envoy::MatchedLimit* const match = finding_.limit();
+  if (match == nullptr) return true;
   if (!match->unlimited) {
     item.limit = envoy::LimitOf(*matched_table_, *match);
-    if (item.limit == nullptr) return absl::OkStatus();
+    if (item.limit == nullptr) return true;
   }
   item.match = match;
   status.limit = match->unlimited ? Limited::kUnlimited : Limited::kCounted;
@@ -230,7 +252,7 @@ absl::Status DescriptorCall::Match(size_t d) {
   } else if (IsCompatible(*match)) {
     item.window_ns = envoy::UnitNs(match->unit) * match->unit_multiplier;
   }
-  return absl::OkStatus();
+  return true;
 }
 
 void DescriptorCall::UsePut(size_t d) {
@@ -442,6 +464,8 @@ void DescriptorCall::Continue() {
   switch (std::exchange(left_, Left::kNothing)) {
     case Left::kNothing:
       break;
+    case Left::kMatches:
+      return MatchAll();
     case Left::kSettlement:
       return settle_->Continue();
     case Left::kProbes:

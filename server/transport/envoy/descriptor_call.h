@@ -164,11 +164,12 @@ class DescriptorCall final {
   };
 
   // What the store left for the next slice.
-  enum class Left : uint8_t { kNothing, kSettlement, kProbes, kDebits, kChecks };
+  enum class Left : uint8_t { kNothing, kMatches, kSettlement, kProbes, kDebits, kChecks };
 
-  // Start -> Decide -> PlanAll -> Send -> SendDebits -> the store -> Debited -> SendChecks -> the
-  // store -> Checked -> Finish -> DoneFn, where
-  //   - Decide settles a reservation first (Settled); PlanAll then has what that did not settle;
+  // Start -> Decide -> MatchAll -> PlanAll -> Send -> SendDebits -> the store -> Debited ->
+  // SendChecks -> the store -> Checked -> Finish -> DoneFn, where
+  //   - MatchAll calls DoneFn if it has not matched all of them yet: Continue -> MatchAll;
+  //   - MatchAll settles a reservation first (Settled); PlanAll then has what that did not settle;
   //   - PlanAll asks the store before it goes on to Send (Probed), for stop_when_over;
   //   - Settled, Probed, Debited and Checked call DoneFn if the store left some for the next slice:
   //     Continue -> the store -> the same again;
@@ -179,7 +180,9 @@ class DescriptorCall final {
 
   // ---- The limits of descriptors.
   absl::Status UseTable();
-  absl::Status Match(size_t descriptor);
+  void MatchAll();
+  // Not done yet if *budget, in bytes, is used up; then the same again.
+  absl::StatusOr<bool> Match(size_t descriptor, int64_t* budget);
   // An admin has put another limit in place of the configured one. It is exact, since its algorithm
   // may forgive what does not fit.
   void UsePut(size_t descriptor);
@@ -253,6 +256,9 @@ class DescriptorCall final {
   std::vector<store::ChargeResult> results_;
   std::vector<ChargePlace> places_;
   std::vector<uint32_t> todo_;
+  size_t matched_ = 0;     // of todo_
+  bool matching_ = false;  // finding_ looks for the next
+  envoy::Matcher::Finding finding_;
   std::vector<store::QueryItem> queries_;
   std::vector<store::QueryItem> probe_items_;
   std::vector<uint32_t> probed_;   // per probe: its descriptor
@@ -265,6 +271,7 @@ class DescriptorCall final {
   bool sliced_ = false;
   bool counted_ = false;  // something was debited or settled
   Left left_ = Left::kNothing;
+  bool first_attempt_ = true;
   size_t slice_cost_ = 0;
   size_t debited_ = 0;                 // acquisitions that the store has decided
   size_t judged_ = 0;                  // places of these

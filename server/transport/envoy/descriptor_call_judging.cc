@@ -68,7 +68,9 @@ void DescriptorCall::Debited() {
   absl::Status status = JudgeDebits(begin, debited_);
   if (!status.ok()) return Fail(std::move(status));
   if (debits_.undecided > 0) return EndSlice(Left::kDebits);
-  todo_.empty() ? SendChecks() : Decide();
+  if (todo_.empty()) return SendChecks();
+  first_attempt_ = false;
+  Decide();
 }
 
 absl::Status DescriptorCall::JudgeDebits(size_t begin, size_t end) {
