@@ -48,19 +48,21 @@ def acquire():
 
 
 def call_first():
-    """On a busy machine a new Redis may take longer than its budget."""
+    """Returns what is left. On a busy machine a new Redis may take longer than its budget."""
     until = time.monotonic() + 10
     while True:
         try:
-            return stub.Acquire(request, timeout=timeout, wait_for_ready=True)
+            stub.Acquire(request, timeout=timeout, wait_for_ready=True)
+            remaining = left()
+            if remaining > 0:  # else the server does not know
+                return remaining
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
                 raise
         time.sleep(0.05)
 
 
-call_first()
-before = left()
+before = call_first()
 print("ready", flush=True)
 sys.stdin.readline()
 

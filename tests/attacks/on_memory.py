@@ -309,7 +309,7 @@ def key_lengths(run):
             made += len(one)
         time.sleep(0.5)
     run.note(f"{made} keys sent")
-    run.rss(64)
+    run.rss(48)
     run.end()
 
 

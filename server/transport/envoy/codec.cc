@@ -1,10 +1,13 @@
 #include "server/transport/envoy/codec.h"
 
+#include <google/protobuf/arena.h>
+
 #include <charconv>
 #include <cstddef>
 #include <string>
 #include <string_view>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/bounds.h"
 #include "common/errors.h"
@@ -333,7 +336,8 @@ void SetDescriptor(const RateLimitRequest& request, const RequestedDescriptor& d
 
 void WriteMetadata(const RateLimitRequest& request, absl::Span<const DescriptorStatus> statuses,
                    common::Buffer* out) {
-  Struct metadata;
+  google::protobuf::Arena arena;  // there may be thousands of values
+  Struct& metadata = *google::protobuf::Arena::CreateMessage<Struct>(&arena);
   FieldOf(&metadata, "domain").mutable_string_value()->assign(request.domain);
   auto* const descriptors = FieldOf(&metadata, "descriptors").mutable_list_value();
   for (const RequestedDescriptor& descriptor : request.descriptors) {
@@ -342,8 +346,10 @@ void WriteMetadata(const RateLimitRequest& request, absl::Span<const DescriptorS
   if (request.hits_addend != 0) {
     FieldOf(&metadata, "hitsAddend").set_number_value(request.hits_addend);
   }
+  absl::flat_hash_set<const envoy::MetadataValue::Fields*> merged;
   for (const DescriptorStatus& status : statuses) {
     if (status.metadata == nullptr || status.code() == Code::kOverLimit) continue;
+    if (!merged.insert(status.metadata).second) continue;
     Merge(*status.metadata, FieldOf(&metadata, "metadata").mutable_struct_value());
   }
   const std::string bytes = metadata.SerializeAsString();
