@@ -207,11 +207,12 @@ void Http2Core::SleepThread() {
   }
   Lock();
   asleep_ = false;
+  // FinishTurn may release the lock; a link without a leader may be destroyed then.
+  for (const Turn& turn : turns_) FinishTurn(turn);
   for (const Turn& turn : turns_) {
-    FinishTurn(turn);
     turn.link->leader = false;
+    HandOver(*turn.link);
   }
-  for (const Turn& turn : turns_) HandOver(*turn.link);
   Sweep();
 }
 
