@@ -89,14 +89,16 @@ Status Http2Core::Start(CallStream& call, TimePoint now) {
   return Status();
 }
 
-void Http2Core::FillRoom() {
+void Http2Core::FillRoom(const Link& changed) {
   bool opened = false;
   while (!waiting_.empty() && current_ != nullptr && current_->has_room()) {
     current_->Open(waiting_.PopFront());
     opened = true;
   }
+  if (!opened) return;
+  if (current_ != &changed) current_->WakeLeader();
   // Their threads sleep; maybe no other one leads.
-  if (opened) HandOver(*current_);
+  HandOver(*current_);
 }
 
 void Http2Core::Finish(CallStream& call, Status status) {
@@ -167,14 +169,15 @@ void Http2Core::OnCallClosed(CallStream& call,
                              const http2::StreamEnd& end) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   // A server that refuses single calls is overloaded: its callers decide when they try again. One
   // that goes away has not looked at the call.
-  const bool unseen = end.kind == http2::StreamEnd::Kind::kNotProcessed && !call.link->usable();
+  const Link& link = *call.link;
+  const bool unseen = end.kind == http2::StreamEnd::Kind::kNotProcessed && !link.usable();
   if (!unseen || !Resend(call)) Finish(call, call.Outcome(end));
-  FillRoom();
+  FillRoom(link);
 }
 
 void Http2Core::OnRoomChanged(Link& link) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!link.usable() && current_ == &link) current_ = nullptr;
-  FillRoom();
+  FillRoom(link);
 }
 
 // ---- Links
@@ -206,7 +209,7 @@ void Http2Core::MakeLink() {
     Link& made = *link;
     links_.push_back(std::move(link));
     current_ = &made;
-    FillRoom();
+    FillRoom(made);
     Flush(made);
     HandOver(made);
   } else if (!closed_) {
@@ -237,6 +240,7 @@ void Http2Core::BreakLink(Link& link, const std::string& cause) {
       Finish(call, std::move(status));
     }
   }
+  FillRoom(link);
   if (!waiting_.empty() && current_ == nullptr) Dial();
 }
 
@@ -286,8 +290,7 @@ void Http2Core::Flush(Link& link) {
     } else {
       link.blocked = true;
     }
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = write(link.wake_fd, &one, sizeof(one));
+    link.WakeLeader();
     break;
   }
   link.writing = false;

@@ -125,7 +125,8 @@ class Http2Core final : public std::enable_shared_from_this<Http2Core>, public L
 
   // ---- Calls (http2_core.cc)
   Status Start(CallStream& call, TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FillRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Opens calls that wait. Whoever handles `changed` sends for it; the leader of another link does.
+  void FillRoom(const Link& changed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Finish(CallStream& call, Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sends it on another link, if it may be. Returns false if not.
   bool Resend(CallStream& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -97,6 +97,11 @@ void Link::CollectOutput() {
   }
 }
 
+void Link::WakeLeader() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(wake_fd, &one, sizeof(one));
+}
+
 bool Link::TakeOutput() {
   if (output_.empty()) return false;
   // Counted before it is written: another thread may look meanwhile.

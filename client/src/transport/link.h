@@ -99,13 +99,14 @@ class Link final : public http2::ClientSession::Handler {
   bool writing = false;       // a thread writes `in_flight`, without the lock if there is no TLS
   bool blocked = false;       // the socket takes no more: the leader waits until it is writable
   bool write_failed = false;  // reading will tell why
-  // The leader also waits for this: an eventfd, written when `blocked` becomes true.
-  const int wake_fd;
+  const int wake_fd;          // an eventfd: the leader also waits for it
   common::Buffer in_flight;
   // Read without the lock, by the leader.
   std::array<uint8_t, 16 << 10> input;
   int expected = 0;  // threads that were woken and will probably send soon
 
+  // The leader, or else the next one, looks at `blocked` again and sends what there is to send.
+  void WakeLeader();
   // Moves the output to `in_flight`, as written. Returns false if there is none.
   bool TakeOutput();
   // `bytes` of in_flight were not written after all.

@@ -484,6 +484,58 @@ TEST_P(Http2ConnectionTest, SendsACallAgainThatTheServerDidNotLookAt) {
   EXPECT_EQ(requests, 3);
 }
 
+TEST_P(Http2ConnectionTest, SendsACallAgainOnTheConnectionThatHasReplacedItsOwn) {
+  std::promise<void> replaced;
+  ScriptedServer server(Then([&](Peer& peer) {
+    peer.AwaitRequest();
+    peer.Send(Frame(kGoaway, 0, 0, Number(0x7FFFFFFF, 4) + Number(0, 4)));
+    replaced.get_future().wait();
+    peer.Send(Frame(kGoaway, 0, 0, Number(0, 4) + Number(0, 4)));
+    peer.AwaitEnd();
+  }));
+  Client client = MakeClient(server);
+  auto first = std::async(std::launch::async, [&] { return Ask(client, form()); });
+  while (server.connections() < 2) static_cast<void>(Ask(client, form(), milliseconds(10)));
+  EXPECT_TRUE(Ask(client, form()).granted);
+  replaced.set_value();
+  const Decision decision = first.get();
+  EXPECT_TRUE(decision.granted) << decision.status;
+}
+
+TEST(Http2ConnectionBreaksTest, SendsUnsentCallsOnTheConnectionThatHasReplacedTheirs) {
+  std::promise<void> open;
+  std::promise<void> full;
+  std::promise<void> replaced;
+  ScriptedServer server([&](Peer& peer, int connection) {
+    // Windows in which much has room.
+    if (!peer.Greet(Setting(4, 1 << 30))) return;
+    peer.Send(Frame(kWindowUpdate, 0, 0, Number(1 << 30, 4)));
+    if (connection > 0) return peer.Serve();
+    peer.Send(Answer(peer.AwaitRequest(), kGranted));
+    const uint32_t stream = peer.AwaitRequest();
+    open.set_value();
+    full.get_future().wait();
+    peer.Send(Frame(kGoaway, 0, 0, Number(0x7FFFFFFF, 4) + Number(0, 4)) +
+              Answer(stream, kGranted));
+    replaced.get_future().wait();
+  });
+  Client client = MakeClient(server);
+  ASSERT_TRUE(Ask(client, Form::kFuture).granted);  // and it knows the windows
+  auto first = client.AcquireFuture(Acquisition("api"));
+  open.get_future().wait();
+  // More than the socket takes, so the next call stays unsent.
+  auto large = client.AcquireFuture(Acquisition("api", std::string(size_t{2} << 20, 'x')));
+  auto unsent = client.AcquireFuture(Acquisition("api"));
+  full.set_value();
+  EXPECT_TRUE(first.get()->granted);
+  EXPECT_TRUE(Ask(client, Form::kFuture).granted);
+  replaced.set_value();
+  EXPECT_TRUE(large.get()->status.may_have_executed());
+  const Result<Decision> decision = unsent.get();
+  EXPECT_TRUE(decision->granted) << decision->status;
+  EXPECT_EQ(server.connections(), 2);
+}
+
 TEST_P(Http2ConnectionTest, GivesUpOnServersThatAlwaysGoAway) {
   ScriptedServer server([](Peer& peer, int) {
     if (!peer.Greet() || peer.AwaitRequest() == 0) return;
