@@ -23,6 +23,9 @@ constexpr size_t kMaxSmallAnswer = size_t{64} << 10;
 constexpr size_t kMaxBatchAnswer = size_t{16} << 20;
 constexpr size_t kMaxQueryAnswer = size_t{1} << 20;
 
+// Sent bytes that an open-ended request may keep.
+constexpr size_t kKeptSent = size_t{64} << 10;
+
 // A grpc-timeout of at most a day is that much shorter than the time until the deadline.
 constexpr std::chrono::milliseconds kTimeoutRounding{1};
 
@@ -177,8 +180,11 @@ http2::Body CallStream::OnSendBody(size_t room) {
 void CallStream::OnBodySent() {
   request_sent_ += std::exchange(request_given_, 0);
   // An open-ended request is a queue; a unary one may have to be sent again.
-  if (!request_ends() && request_sent_ == request.size()) {
-    request.clear();
+  if (request_ends()) return;
+  const bool all = request_sent_ == request.size();
+  // Not for a few bytes: what follows them moves.
+  if (all || (request_sent_ > kKeptSent && request_sent_ > request.size() / 2)) {
+    request.erase(0, request_sent_);
     request_sent_ = 0;
   }
 }
