@@ -177,9 +177,11 @@ Status Dialer::Dial(TimePoint deadline, const DialCancel& cancel, const Greet& g
     std::vector<SocketAddress> addresses = *std::move(resolved);
     std::string address;
     for (int fd; (fd = Connect(&addresses, &address, deadline, cancel, &causes)) >= 0;) {
+      const TimePoint now = steady_clock::now();
+      const TimePoint until = addresses.empty() ? deadline : now + (deadline - now) / 2;
       std::unique_ptr<Channel> channel;
-      Status status = Secure(fd, deadline, cancel, &channel);
-      if (status.ok()) status = greet(std::move(channel));
+      Status status = Secure(fd, until, cancel, &channel);
+      if (status.ok()) status = greet(std::move(channel), until);
       if (status.ok()) return status;
       AddCause(address, status.message(), &causes);
     }

@@ -2,7 +2,8 @@
 //
 // It looks the name up each time. It tries the addresses in the system's order, and begins with the
 // next one while the last has not answered within 250 ms. The first that connects, completes TLS's
-// handshake and is accepted by `greet` wins.
+// handshake and is accepted by `greet` wins. One that connects and says nothing gets half of the
+// time, so that the others are tried too.
 #ifndef SLUICE_CLIENT_SRC_TRANSPORT_DIALER_H_
 #define SLUICE_CLIENT_SRC_TRANSPORT_DIALER_H_
 
@@ -43,7 +44,7 @@ bool AwaitSocket(int fd, bool write, TimePoint deadline, const DialCancel& cance
 class Dialer {
  public:
   // Waits until the server speaks HTTP/2, and keeps the channel. Not OK: try another address.
-  using Greet = std::function<Status(std::unique_ptr<Channel> channel)>;
+  using Greet = std::function<Status(std::unique_ptr<Channel> channel, TimePoint deadline)>;
 
   // `tls` may be null: no TLS.
   Dialer(ServerAddress server, TlsOptions options, std::shared_ptr<const TlsSetup> tls,

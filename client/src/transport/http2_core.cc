@@ -197,11 +197,12 @@ void Http2Core::Dial() {
 
 void Http2Core::MakeLink() {
   std::unique_ptr<Link> link;
-  const TimePoint deadline = steady_clock::now() + kDialTimeout;
-  Status status = dialer_.Dial(deadline, dial_cancel_, [&](std::unique_ptr<Channel> channel) {
-    link = std::make_unique<Link>(*this, headers_, options_, std::move(channel));
-    return link->Greet(deadline, dial_cancel_);
-  });
+  Status status =
+      dialer_.Dial(steady_clock::now() + kDialTimeout, dial_cancel_,
+                   [&](std::unique_ptr<Channel> channel, TimePoint deadline) {
+                     link = std::make_unique<Link>(*this, headers_, options_, std::move(channel));
+                     return link->Greet(deadline, dial_cancel_);
+                   });
   Lock();
   dialing_ = Dialing::kIdle;
   if (status.ok() && !closed_) {

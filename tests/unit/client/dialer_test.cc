@@ -85,7 +85,7 @@ class DialerTest : public ::testing::Test {
   Status Dial(std::vector<const Port*> ports, std::chrono::nanoseconds timeout = minutes(1)) {
     return Dial(
         std::move(ports),
-        [this](std::unique_ptr<Channel> channel) {
+        [this](std::unique_ptr<Channel> channel, TimePoint) {
           connected_ = PeerOf(*channel);
           return Status();
         },
@@ -123,7 +123,7 @@ TEST_F(DialerTest, TriesTheNextAddressAfterAServerThatIsNotAccepted) {
   const Port wrong(Port::Kind::kListening);
   const Port right(Port::Kind::kListening, "127.0.0.2");
   std::vector<std::string> greeted;
-  const Status status = Dial({&wrong, &right}, [&](std::unique_ptr<Channel> channel) {
+  const Status status = Dial({&wrong, &right}, [&](std::unique_ptr<Channel> channel, TimePoint) {
     greeted.push_back(PeerOf(*channel));
     return greeted.size() == 1 ? Status(StatusCode::kUnavailable, "no HTTP/2") : Status();
   });
@@ -131,12 +131,29 @@ TEST_F(DialerTest, TriesTheNextAddressAfterAServerThatIsNotAccepted) {
   EXPECT_EQ(greeted, (std::vector<std::string>{wrong.text(), right.text()}));
 }
 
+TEST_F(DialerTest, LeavesTimeForTheAddressesAfterAServerThatSaysNothing) {
+  const Port mute(Port::Kind::kListening);
+  const Port other(Port::Kind::kListening, "127.0.0.2");
+  std::vector<TimePoint> deadlines;
+  const TimePoint start = steady_clock::now();
+  const Status status = Dial({&mute, &other}, [&](std::unique_ptr<Channel>, TimePoint deadline) {
+    deadlines.push_back(deadline);
+    return deadlines.size() == 1 ? Status(StatusCode::kUnavailable, "no answer in time") : Status();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  ASSERT_EQ(deadlines.size(), 2u);
+  EXPECT_LT(deadlines[0], deadlines[1]);
+  EXPECT_GE(deadlines[1], start + minutes(1));
+}
+
 TEST_F(DialerTest, TriesASilentAddressAgainThatAnswersLater) {
   const Port silent(Port::Kind::kSilent);
   const Port wrong(Port::Kind::kListening, "127.0.0.2");
   const Status status = Dial(
       {&silent, &wrong},
-      [](const std::unique_ptr<Channel>&) { return Status(StatusCode::kUnavailable, "wrong"); },
+      [](const std::unique_ptr<Channel>&, TimePoint) {
+        return Status(StatusCode::kUnavailable, "wrong");
+      },
       milliseconds(600));
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), AllOf(HasSubstr(wrong.text() + ": wrong"),
@@ -179,8 +196,9 @@ TEST_F(DialerTest, LooksTheNameUpForEachDial) {
                                       "no answer " + std::to_string(++lookups));
                       });
   for (const char* cause : {"no answer 1", "no answer 2"}) {
-    const Status status = dialer.Dial(steady_clock::now() + minutes(1), cancel_,
-                                      [](const std::unique_ptr<Channel>&) { return Status(); });
+    const Status status =
+        dialer.Dial(steady_clock::now() + minutes(1), cancel_,
+                    [](const std::unique_ptr<Channel>&, TimePoint) { return Status(); });
     EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_THAT(status.message(), HasSubstr(cause));
   }
