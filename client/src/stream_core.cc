@@ -9,6 +9,9 @@ using common::MutexLock;
 
 namespace {
 
+// At once; a condition variable cannot count to TimePoint::max().
+constexpr std::chrono::hours kLongestWait{1};
+
 template <typename Batches>
 size_t SizeOf(const Batches& batches) {
   size_t size = 0;
@@ -331,13 +334,13 @@ void StreamCore::Fail(const std::vector<std::shared_ptr<Batch>>& batches, const 
 
 bool StreamCore::Drain(std::chrono::nanoseconds timeout) {
   if (fork_mark_.forked()) return false;
-  const TimePoint end = std::chrono::steady_clock::now() + timeout;
+  const TimePoint end = After(std::chrono::steady_clock::now(), timeout);
   MutexLock lock(&mu_);
   ++waiters_;
   while (unanswered_ > 0) {
     const auto left = end - std::chrono::steady_clock::now();
     if (left.count() <= 0) break;
-    changed_.WaitFor(&mu_, left);
+    changed_.WaitFor(&mu_, std::min<std::chrono::nanoseconds>(left, kLongestWait));
   }
   --waiters_;
   return unanswered_ == 0;
@@ -345,13 +348,13 @@ bool StreamCore::Drain(std::chrono::nanoseconds timeout) {
 
 bool StreamCore::WaitForRoom(std::chrono::nanoseconds timeout) {
   if (fork_mark_.forked()) return true;  // Submit fails at once
-  const TimePoint end = std::chrono::steady_clock::now() + timeout;
+  const TimePoint end = After(std::chrono::steady_clock::now(), timeout);
   MutexLock lock(&mu_);
   ++waiters_;
   while (queued_ >= options_.max_queue) {
     const auto left = end - std::chrono::steady_clock::now();
     if (left.count() <= 0) break;
-    changed_.WaitFor(&mu_, left);
+    changed_.WaitFor(&mu_, std::min<std::chrono::nanoseconds>(left, kLongestWait));
   }
   --waiters_;
   return queued_ < options_.max_queue;

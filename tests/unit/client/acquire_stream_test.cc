@@ -245,6 +245,20 @@ TEST_F(AcquireStreamTest, DrainWaitsForTheLastAnswer) {
   EXPECT_EQ(answers_.size(), 2u);
 }
 
+TEST_F(AcquireStreamTest, WaitsWithoutATimeout) {
+  AcquireStream stream = client_.OpenStream({.max_in_flight = 1, .max_queue = 1});
+  fake_->HangNext();
+  Submit(stream, 2);
+  std::thread first([&] { fake_->ReleaseHung(); });
+  EXPECT_TRUE(stream.WaitForRoom(nanoseconds::max()));
+  first.join();
+  fake_->HangNext();
+  Submit(stream, 1);
+  std::thread second([&] { fake_->ReleaseHung(); });
+  EXPECT_TRUE(stream.Drain(nanoseconds::max()));
+  second.join();
+}
+
 TEST_F(AcquireStreamTest, CountsMessagesAndAcquisitions) {
   AcquireStream stream = client_.OpenStream({.max_in_flight = 1});
   fake_->HangNext();
