@@ -54,7 +54,6 @@ std::vector<Charge> Estimate::OfFirst(uint64_t actual) const {
 void Estimate::Send(Kind kind, std::vector<Charge> actual, Callback<SettleResult> done,
                     const CallOptions& options) {
   if (settlements_ != nullptr) {
-    if (kind != Kind::kMore) permit_.Forget();
     return settlements_->Send(kind, std::move(actual), options, std::move(done));
   }
   if (done == nullptr) return;
@@ -109,7 +108,8 @@ void Client::AcquireEstimateAsync(Acquisition acquisition, EstimateOptions optio
         const Decision& decision = permit->decision();
         std::shared_ptr<Settlements> settlements;
         if (decision.granted && !decision.receipt.empty()) {
-          settlements = std::make_shared<Settlements>(core, acquisition, decision, options);
+          settlements = std::make_shared<Settlements>(core, acquisition, decision, options,
+                                                      permit->keeper_, permit->slots_);
         }
         done(Estimate(*std::move(permit), std::move(settlements)));
       },

@@ -107,11 +107,33 @@ void HoldKeeper::Drop(const Slots& slots) {
     slots->state = HeldSlots::State::kLost;
     slots->why = NotRenewed(slots->why);
   }
-  slots->state = slots->state == HeldSlots::State::kLost ? HeldSlots::State::kLostAndDropped
-                                                         : HeldSlots::State::kDropped;
+  const bool lost =
+      slots->state == HeldSlots::State::kLost || slots->state == HeldSlots::State::kLostAndDropped;
+  slots->state = lost ? HeldSlots::State::kLostAndDropped : HeldSlots::State::kDropped;
   while (slots->reporting != std::thread::id() && slots->reporting != std::this_thread::get_id()) {
     reported_.Wait(&mu_);
   }
+}
+
+void HoldKeeper::Pause(const Slots& slots) {
+  common::MutexLock lock(&mu_);
+  if (slots->state != HeldSlots::State::kHeld || !slots->HeldAt(Now())) return;
+  Unplan(*slots);
+  slots->state = HeldSlots::State::kPaused;
+  slots->paused_until = slots->until_count.exchange(0);
+}
+
+void HoldKeeper::Resume(const Slots& slots) {
+  std::optional<TimePoint> timer;
+  {
+    common::MutexLock lock(&mu_);
+    if (slots->state != HeldSlots::State::kPaused) return;
+    slots->state = HeldSlots::State::kHeld;
+    slots->until_count = slots->paused_until;
+    Plan(slots, slots->renewing ? slots->until() : Now());
+    timer = NextTimer();
+  }
+  StartTimer(timer);
 }
 
 Status HoldKeeper::WhyLost(const Slots& slots) {
@@ -120,6 +142,7 @@ Status HoldKeeper::WhyLost(const Slots& slots) {
   switch (slots->state) {
     case HeldSlots::State::kHeld:
       return held ? Status() : NotRenewed(slots->why);
+    case HeldSlots::State::kPaused:
     case HeldSlots::State::kDropped:
       return Status();
     case HeldSlots::State::kLost:

@@ -31,6 +31,7 @@ nanoseconds HeldFor(const Decision& decision) {
 Permit::Permit(Permit&& other) noexcept
     : decision_(std::exchange(other.decision_, {})),
       released_(other.released_),
+      ended_(other.ended_),
       keeper_(std::move(other.keeper_)),
       slots_(std::move(other.slots_)) {}
 
@@ -39,13 +40,14 @@ Permit& Permit::operator=(Permit&& other) noexcept {
   Permit ended(std::move(*this));
   decision_ = std::exchange(other.decision_, {});
   released_ = other.released_;
+  ended_ = other.ended_;
   keeper_ = std::move(other.keeper_);
   slots_ = std::move(other.slots_);
   return *this;
 }
 
 Permit::~Permit() {
-  if (slots_ == nullptr || released_) return;
+  if (slots_ == nullptr || ended_) return;
   // Also if they are lost: the server may hold them for longer than this program knows.
   keeper_->Drop(slots_);
   keeper_->End(*slots_, {}, nullptr);
@@ -65,14 +67,18 @@ nanoseconds Permit::left() const {
 Status Permit::lost() const { return slots_ == nullptr ? Status() : keeper_->WhyLost(slots_); }
 
 Status Permit::Release(const CallOptions& options) {
-  if (std::exchange(released_, true) || slots_ == nullptr) return Status();
+  released_ = true;
+  if (slots_ == nullptr || ended_) return Status();
   keeper_->Drop(slots_);
-  return Await<Status>(
+  Status status = Await<Status>(
       [&](std::function<void(Status)> done) { keeper_->End(*slots_, options, std::move(done)); });
+  ended_ = status.ok();
+  return status;
 }
 
 void Permit::Forget() {
-  if (!std::exchange(released_, true) && slots_ != nullptr) keeper_->Drop(slots_);
+  ended_ = true;
+  if (slots_ != nullptr) keeper_->Drop(slots_);
 }
 
 Result<Permit> Client::AcquirePermit(const Acquisition& acquisition, PermitOptions options,

@@ -74,7 +74,8 @@ Result<SettleResult> AsSettled(const Result<RefundResult>& refunded) {
 }  // namespace
 
 Settlements::Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisition,
-                         const Decision& decision, EstimateOptions options)
+                         const Decision& decision, EstimateOptions options,
+                         std::shared_ptr<HoldKeeper> keeper, std::shared_ptr<HeldSlots> slots)
     : core_(std::move(core)),
       asked_(std::move(acquisition.charges)),
       settle_within_(acquisition.settle_within),
@@ -82,6 +83,8 @@ Settlements::Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisiti
       server_(decision.server),
       granted_at_(core_->connection().BootNow() + decision.wait),
       options_(std::move(options)),
+      keeper_(std::move(keeper)),
+      slots_(std::move(slots)),
       until_(granted_at_ + settle_within_ + kKeptAfterEnd) {}
 
 void Settlements::Send(Kind kind, std::vector<Charge> actual, const CallOptions& options,
@@ -193,6 +196,7 @@ void Settlements::Go(const std::shared_ptr<Task>& task) {
     if (!Anywhere(*task)) options.server = server_;
     task->call = core_->MakeCall(options);
   }
+  if (task->kind != Kind::kMore && slots_ != nullptr) keeper_->Pause(slots_);
   if (task->kind == Kind::kRefund) {
     return RunAttempts<RefundResult>(
         core_, Operation::kRefund, task->call,
@@ -223,11 +227,12 @@ void Settlements::Ended(const std::shared_ptr<Task>& task, Result<SettleResult> 
     result = Status(StatusCode::kUnavailable, result.status().message());
   }
   const bool unknown = !result.ok() && IsUnavailable(result.status());
+  bool refused = false;
   std::shared_ptr<Task> next;
   {
     common::MutexLock lock(&mu_);
     if (!task->dropped || !unknown || Now() >= until_) {
-      Note(*task, result);
+      refused = !Note(*task, result);
       under_way_ = false;
       if (next_.has_value() && next_->dropped && state_ == State::kEnded) {
         // The guard was destroyed while its last settlement was under way.
@@ -244,6 +249,7 @@ void Settlements::Ended(const std::shared_ptr<Task>& task, Result<SettleResult> 
     }
   }
   if (next == task) return Retry(task);
+  if (refused && task->kind != Kind::kMore && slots_ != nullptr) keeper_->Resume(slots_);
   for (const Callback<SettleResult>& done : task->done) done(result);
   if (next != nullptr) Go(next);
 }
@@ -257,21 +263,22 @@ void Settlements::Retry(const std::shared_ptr<Task>& task) {
                                [self = shared_from_this(), task] { self->Go(task); });
 }
 
-void Settlements::Note(const Task& task, const Result<SettleResult>& result) {
+bool Settlements::Note(const Task& task, const Result<SettleResult>& result) {
   const StatusCode code = result.status().code();
   const bool refused =
       code == StatusCode::kInvalidArgument || code == StatusCode::kFailedPrecondition;
   if (refused) {
     reported_ = accepted_;
     if (task.kind != Kind::kMore) state_ = State::kOpen;
-    return;
+    return false;
   }
   accepted_ = task.actual;
-  if (!result.ok()) return;
+  if (!result.ok()) return true;
   if (task.kind != Kind::kMore) state_ = State::kEnded;
   if (task.kind == Kind::kMore) {
     until_ = std::max(until_, Now() + settle_within_ + kKeptAfterEnd);
   }
+  return true;
 }
 
 }  // namespace sluice::client_internal

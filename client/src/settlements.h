@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/src/client_core.h"
+#include "client/src/hold_keeper.h"
 #include "common/mutex.h"
 #include "sluice/connection.h"
 #include "sluice/estimate.h"
@@ -29,8 +30,10 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
   using Kind = SettlementKind;
 
   // REQUIRES: `decision` is the server's grant of the acquisition, and has just arrived.
+  // `slots` are those of the grant; null: it has none.
   Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisition, const Decision& decision,
-              EstimateOptions options);
+              EstimateOptions options, std::shared_ptr<HoldKeeper> keeper,
+              std::shared_ptr<HeldSlots> slots);
 
   // The first charge, with another number of permits.
   Charge OfFirst(uint64_t permits) const {
@@ -70,7 +73,8 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
   void Go(const std::shared_ptr<Task>& task);
   void Ended(const std::shared_ptr<Task>& task, Result<SettleResult> result);
   void Retry(const std::shared_ptr<Task>& task);
-  void Note(const Task& task, const Result<SettleResult>& result)
+  // Returns false if the server has refused it.
+  bool Note(const Task& task, const Result<SettleResult>& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Attempts of a dropped estimate go to the server that granted and to any, in turn: servers may
   // have one store or several.
@@ -86,6 +90,8 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
   const uint32_t server_;
   const TimePoint granted_at_;
   const EstimateOptions options_;
+  const std::shared_ptr<HoldKeeper> keeper_;  // null without slots
+  const std::shared_ptr<HeldSlots> slots_;
 
   common::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kOpen;

@@ -85,7 +85,7 @@ class Estimate {
   bool granted() const { return decision().granted; }
 
   // The slots of the same acquisition. They are renewed until Settle, Refund or the destructor ends
-  // them; held() says whether they are lost.
+  // them; held() says whether they are lost. A settlement that is refused leaves them held.
   const Permit& permit() const { return permit_; }
 
   // Reports the total used so far (`actual`) while the work continues: permits beyond the estimate

@@ -60,7 +60,8 @@ class Permit {
   // Why the slots were lost; OK: they were not.
   Status lost() const;
 
-  // The work is done. Blocks until the server knows; OK if there is nothing to release.
+  // The work is done. Blocks until the server knows; OK if there is nothing to release. After an
+  // error it may be called again; else the destructor tries again.
   Status Release(const CallOptions& options = {});
 
  private:
@@ -75,7 +76,8 @@ class Permit {
   void Forget();
 
   Decision decision_;
-  bool released_ = false;
+  bool released_ = false;  // the work is done
+  bool ended_ = false;     // the server knows, or another guard tells it
   // Null: it holds no slots.
   std::shared_ptr<client_internal::HoldKeeper> keeper_;
   std::shared_ptr<client_internal::HeldSlots> slots_;

@@ -365,6 +365,30 @@ TEST_F(EstimateTest, HoldsTheSlotsOfItsAcquisitionUntilItIsSettled) {
   EXPECT_TRUE(one->granted()) << "the rates stay charged until it is settled";
 }
 
+TEST_F(EstimateTest, HoldsItsSlotsAfterASettlementThatIsRefused) {
+  Acquisition call = Of(100);
+  call.charges.push_back({"jobs", "", 1});
+  int lost = 0;
+  Result<Estimate> one = client_.AcquireEstimate(call, {.on_lost = [&](const Status&) { ++lost; }});
+  ASSERT_TRUE(one.ok());
+  EXPECT_TRUE(one->More(80).ok());
+  EXPECT_EQ(one->Settle(70).status().code(), StatusCode::kInvalidArgument) << "not sent";
+  EXPECT_EQ(one->Refund().status().code(), StatusCode::kFailedPrecondition) << "not sent";
+  EXPECT_TRUE(one->permit().held());
+  fake_->FailNextSettle(Status(StatusCode::kInvalidArgument, "actual[0].limit: not charged"));
+  EXPECT_FALSE(one->Settle({{"tokns", "u", 90}}).ok());
+  EXPECT_TRUE(one->permit().held());
+  fake_->Advance(minutes(1));
+  EXPECT_TRUE(one->permit().held());
+  EXPECT_EQ(Left("jobs", ""), 1);
+  fake_->FailNextSettle(kLost);
+  EXPECT_EQ(one->Settle(90).status(), kLost);
+  EXPECT_FALSE(one->permit().held()) << "the server may have ended them";
+  EXPECT_TRUE(one->Settle(90).ok());
+  EXPECT_EQ(Left("jobs", ""), 2);
+  EXPECT_EQ(lost, 0);
+}
+
 TEST_F(EstimateTest, DenialsAndGrantsWithoutAServerHaveNothingToSettle) {
   Estimate denied = Take(2000);
   EXPECT_FALSE(denied.granted());

@@ -83,6 +83,25 @@ TEST_F(PermitTest, IsRenewedForAsLongAsItLives) {
   EXPECT_TRUE(permit.lost().ok());
 }
 
+TEST_F(PermitTest, ReleaseThatFailedIsRepeated) {
+  Permit permit = Take();
+  fake_->FailNextSettle(kUnreachable, 2);
+  EXPECT_EQ(permit.Release(), kUnreachable);
+  EXPECT_FALSE(permit.held());
+  EXPECT_EQ(permit.Release(), kUnreachable);
+  EXPECT_TRUE(permit.Release().ok());
+  EXPECT_EQ(fake_->settled(), 1u);
+  EXPECT_EQ(fake_->settlements().size(), 3u);
+  {
+    Permit other = Take();
+    fake_->FailNextSettle(kUnreachable);
+    EXPECT_EQ(other.Release(), kUnreachable);
+    EXPECT_EQ(fake_->settled(), 1u);
+  }
+  EXPECT_EQ(fake_->settled(), 2u) << "by the destructor";
+  EXPECT_TRUE(fake_->renewals().empty());
+}
+
 TEST_F(PermitTest, RenewsTogetherWhatIsDueTogether) {
   fake_->SetPermits("jobs", "", 10'000);
   std::vector<Permit> permits;
