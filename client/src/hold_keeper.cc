@@ -273,7 +273,9 @@ void HoldKeeper::Renew(Batch batch) {
   receipts.reserve(batch.slots.size());
   for (const Slots& slots : batch.slots) {
     receipts.push_back(slots->receipt);
-    deadline = std::min(deadline, nanoseconds(slots->until() - sent) / 2);
+    // None: they were released, or found lost, since they were taken out of the agenda.
+    const TimePoint until = slots->until();
+    if (until != TimePoint()) deadline = std::min(deadline, nanoseconds(until - sent) / 2);
   }
   const CallOptions options = {.deadline = std::max(deadline, kLeastPause), .server = batch.server};
   RunAttempts<std::vector<Renewal>>(

@@ -149,6 +149,31 @@ TEST_F(PermitTest, RenewsLongReceiptsByCallsOfAtMostTwoMegabytes) {
   EXPECT_LE(fake_->renewals().size(), 3u * 6u) << "few calls";
 }
 
+TEST_F(PermitTest, APermitThatIsReleasedMeanwhileShortensNoRenewal) {
+  constexpr size_t kInOneCall = 4096;
+  class Releasing final : public testing::ForwardingConnection {
+   public:
+    using ForwardingConnection::ForwardingConnection;
+    void Renew(std::span<const std::string> receipts, const Call& call,
+               Callback<std::vector<Renewal>> done) override {
+      left.push_back(call.deadline - Now());
+      if (left.size() == 1) permits.pop_back();  // one of the next call
+      ForwardingConnection::Renew(receipts, call, std::move(done));
+    }
+    std::vector<Permit> permits;
+    std::vector<nanoseconds> left;
+  };
+  fake_->SetPermits("jobs", "", kInOneCall + 2);
+  const auto releasing = std::make_shared<Releasing>(fake_);
+  Client client(releasing, {.servers = {}});
+  for (size_t i = 0; i < kInOneCall + 2; ++i) {
+    releasing->permits.push_back(*client.AcquirePermit(Acquisition("jobs")));
+  }
+  fake_->Advance(seconds(10));
+  EXPECT_THAT(releasing->left, ::testing::ElementsAre(seconds(1), seconds(1)));
+  releasing->permits.clear();
+}
+
 TEST_F(PermitTest, IsLostWhenTheServerHasTakenTheSlotsBack) {
   const Permit permit = Take();
   fake_->EndHolds();
