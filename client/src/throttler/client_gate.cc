@@ -97,8 +97,10 @@ class ClientGate final : public Gate {
 
 class ClientSource final : public GateSource {
  public:
-  ClientSource(Client& client, std::shared_ptr<Clock> clock)
-      : client_(client), clock_(std::move(clock)), stream_(client.OpenStream()) {}
+  ClientSource(Client& client, std::shared_ptr<Clock> clock, size_t max_waiting)
+      : client_(client),
+        clock_(std::move(clock)),
+        stream_(client.OpenStream({.max_queue = max_waiting})) {}
 
   const std::shared_ptr<Clock>& clock() const override { return clock_; }
   bool in_process() const override { return false; }
@@ -123,9 +125,9 @@ class ClientSource final : public GateSource {
 Result<Throttler> Throttler::Create(Client& client, ThrottlerOptions options) {
   std::shared_ptr<Clock> clock = std::move(options.clock);
   if (clock == nullptr) clock = std::make_shared<SystemClock>();
-  return throttler_internal::Core::MakeThrottler(
-      std::make_unique<throttler_internal::ClientSource>(client, std::move(clock)),
-      std::move(options));
+  auto source = std::make_unique<throttler_internal::ClientSource>(client, std::move(clock),
+                                                                   options.max_waiting);
+  return throttler_internal::Core::MakeThrottler(std::move(source), std::move(options));
 }
 
 }  // namespace sluice
