@@ -35,6 +35,10 @@ class ClientGate final : public Gate {
       return nanoseconds(-1);
     }
     if (decision->granted) return nanoseconds(0);
+    if (decision->source == Source::kUnavailable) {
+      *error = decision->status;
+      return nanoseconds(-1);
+    }
     return std::max(decision->retry_after, nanoseconds(1));
   }
 

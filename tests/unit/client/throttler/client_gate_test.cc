@@ -11,11 +11,29 @@
 namespace sluice {
 namespace {
 
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
 class ClientGateTest : public ::testing::Test {
  protected:
   const std::shared_ptr<FakeConnection> fake_ = std::make_shared<FakeConnection>();
   Client client_{fake_, {.servers = {}, .retry = {.max_attempts = 1}}};
 };
+
+TEST_F(ClientGateTest, TryingSaysThatNoServerDecided) {
+  const Status lost = Status::MaybeExecuted(StatusCode::kUnavailable, "connection reset");
+  Result<Throttler> throttler = Throttler::Create(client_, {.limit = "api"});
+  ASSERT_TRUE(throttler.ok());
+  fake_->FailNext(lost, 3);
+  EXPECT_EQ(throttler->TryStart().status(), lost);
+  EXPECT_EQ(throttler->TryRun([] { FAIL(); }).status(), lost);
+  EXPECT_EQ(throttler->Start({.max_wait = nanoseconds(0)}), lost);
+  EXPECT_EQ(throttler->stats().denied, 0u);
+  fake_->DenyNext(seconds(3), 2);
+  EXPECT_EQ(throttler->TryStart().value(), seconds(3));
+  EXPECT_EQ(throttler->Start({.max_wait = nanoseconds(0)}).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(throttler->stats().denied, 1u);
+}
 
 // More than a stream's queue has by default.
 TEST_F(ClientGateTest, AsManyAsMaxWaitingWaitForTheirAnswers) {
