@@ -41,6 +41,16 @@ uint64_t AskedOf(const std::vector<Charge>& asked, const Charge& bucket) {
   return sum;
 }
 
+// Charges of slots have no actual. The requested charges come first in the decision.
+std::vector<Charge> Unused(const std::vector<Charge>& asked, const Decision& decision) {
+  std::vector<Charge> unused;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const bool slots = i < decision.charges.size() && decision.charges[i].held_for.count() != 0;
+    if (!slots) unused.push_back({asked[i].limit, asked[i].key, 0});
+  }
+  return unused;
+}
+
 Status Falls(const Charge& actual, uint64_t before) {
   return Status(StatusCode::kInvalidArgument,
                 "actual of limit \"" + actual.limit + "\" is " + std::to_string(actual.permits) +
@@ -78,6 +88,7 @@ Settlements::Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisiti
                          std::shared_ptr<HoldKeeper> keeper, std::shared_ptr<HeldSlots> slots)
     : core_(std::move(core)),
       asked_(std::move(acquisition.charges)),
+      unused_(Unused(asked_, decision)),
       settle_within_(acquisition.settle_within),
       receipt_(decision.receipt),
       server_(decision.server),
@@ -177,6 +188,7 @@ Settlements::Task Settlements::Last() {
       for (Charge& one : task.actual) one.permits = std::max(one.permits, AskedOf(asked_, one));
       break;
     case IfDropped::kRefund:
+      task.actual = Joined(unused_, std::move(task.actual));
       break;
     case IfDropped::kActual:
       task.actual = options_.actual;

@@ -85,6 +85,7 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
 
   const std::shared_ptr<ClientCore> core_;
   const std::vector<Charge> asked_;
+  const std::vector<Charge> unused_;  // actuals of work that took nothing
   const std::chrono::nanoseconds settle_within_;
   const std::string receipt_;
   const uint32_t server_;

@@ -151,6 +151,21 @@ TEST_F(EstimateTest, DroppedAfterMoreItChargesWhatWasReported) {
   EXPECT_EQ(fake_->refunds(), 0);
 }
 
+TEST_F(EstimateTest, DroppedWithRefundAfterMoreItGivesBackWhatMoreDidNotName) {
+  Acquisition call = Of(100);
+  call.charges.push_back({"bytes", "u", 50});
+  call.charges.push_back({"jobs", "", 1});
+  {
+    Result<Estimate> estimate = client_.AcquireEstimate(call, {.if_dropped = IfDropped::kRefund});
+    ASSERT_TRUE(estimate.ok());
+    EXPECT_TRUE(estimate->More(10).ok());
+  }
+  EXPECT_THAT(Sent(), ElementsAre("tokens 10 more", "tokens 10, bytes 0"))
+      << "slots have no actual";
+  EXPECT_EQ(Left(), 990);
+  EXPECT_EQ(Left("bytes"), 1000);
+}
+
 // Also if the server has not told whether it knows of the report.
 TEST_F(EstimateTest, ReportsThatWereLostAreInTheNextSettlement) {
   {
