@@ -212,6 +212,12 @@ Result<std::string> FromBase64Url(std::string_view text) {
   return bytes;
 }
 
+namespace {
+std::chrono::nanoseconds ToNanoseconds(const google::protobuf::Duration& time) {
+  return std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos());
+}
+}  // namespace
+
 Result<Acquisition> ParseAcquisition(std::string_view line) {
   const size_t first = line.find_first_not_of(" \t\r");
   if (first == std::string_view::npos) return BadUsage("an empty line");
@@ -235,10 +241,8 @@ Result<Acquisition> ParseAcquisition(std::string_view line) {
     acquisition.force = request.force();
     acquisition.request_id = request.request_id();
     if (request.hold()) return BadUsage("hold: not allowed in a batch");
-    if (request.has_max_wait()) {
-      acquisition.max_wait = std::chrono::seconds(request.max_wait().seconds()) +
-                             std::chrono::nanoseconds(request.max_wait().nanos());
-    }
+    acquisition.max_wait = ToNanoseconds(request.max_wait());
+    acquisition.settle_within = ToNanoseconds(request.settle_within());
     for (const v1::Charge& wire : request.charges()) {
       acquisition.charges.push_back(
           {wire.limit(), wire.key(), wire.has_permits() ? wire.permits() : 1});

@@ -8,7 +8,9 @@
 namespace sluice::cli {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
+using std::chrono::seconds;
 
 TEST(TextTest, FormatsDurations) {
   const std::pair<int64_t, const char*> cases[] = {
@@ -90,6 +92,13 @@ TEST(TextTest, ParsesAcquisitionsAsWordsAndAsJson) {
   ASSERT_TRUE(several.ok()) << several.status();
   EXPECT_EQ(several->charges.size(), 2u);
   EXPECT_TRUE(several->want_receipt);
+  EXPECT_EQ(several->settle_within, nanoseconds(0));
+
+  const auto estimate = ParseAcquisition(
+      R"({"charges": [{"limit": "a"}], "max_wait": "1.5s", "settle_within": "120s"})");
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  EXPECT_EQ(estimate->max_wait, milliseconds(1500));
+  EXPECT_EQ(estimate->settle_within, seconds(120));
 
   for (const char* bad : {"", "a b c d", "a b x", "{", R"({"limt": "a"})",
                           R"({"charges": [{"limit": "a"}], "hold": true})"}) {
