@@ -41,6 +41,13 @@ void OnSignal(int signal, siginfo_t* info, void*) {
   errno = saved;
 }
 
+// As after nohup.
+bool Ignored(int signal) {
+  struct sigaction action = {};
+  sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
 void Handle(int signal) {
   struct sigaction action = {};
   action.sa_sigaction = &OnSignal;
@@ -55,7 +62,9 @@ int ExitCodeOfFailure(int error) { return error == ENOENT ? 127 : 126; }
 
 // In the child, between fork and exec: only what may be called there.
 [[noreturn]] void Execute(char** argv, WhenLost when_lost, pid_t parent, int failure) {
-  for (const int signal : kPassedOn) std::signal(signal, SIG_DFL);
+  for (const int signal : kPassedOn) {
+    if (!Ignored(signal)) std::signal(signal, SIG_DFL);
+  }
   std::signal(SIGCHLD, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -140,7 +149,9 @@ void HeldCommand::Lost(const Status&) { Write(kLostEvent); }
 
 int HeldCommand::Run(const std::vector<std::string>& words, const Permit& permit,
                      WhenLost when_lost) {
-  for (const int signal : kPassedOn) Handle(signal);
+  for (const int signal : kPassedOn) {
+    if (!Ignored(signal)) Handle(signal);
+  }
   Handle(SIGCHLD);
   int error = 0;
   const Result<pid_t> child = Start(words, when_lost, &error);

@@ -24,8 +24,9 @@ class HeldCommand {
   // The slots are lost. Thread-safe; to be passed as PermitOptions::on_lost.
   static void Lost(const Status& why);
 
-  // Runs it to its end. Passes SIGTERM, SIGHUP, SIGINT and SIGQUIT on. Returns the exit code: the
-  // command's, or 128 and the number of the signal that ended it; 127 or 126 if it cannot be run.
+  // Runs it to its end. Passes SIGTERM, SIGHUP, SIGINT and SIGQUIT on; those that are ignored when
+  // it starts stay ignored, also by the command. Returns the exit code: the command's, or 128 and
+  // the number of the signal that ended it; 127 or 126 if it cannot be run.
   // REQUIRES: Prepare.
   static int Run(const std::vector<std::string>& words, const Permit& permit, WhenLost when_lost);
 };

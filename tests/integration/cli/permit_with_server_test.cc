@@ -227,6 +227,13 @@ TEST_F(PermitWithServerTest, RunPassesSignalsOn) {
   EXPECT_EQ(ran.exit_code, 9) << ran.err;
 }
 
+TEST_F(PermitWithServerTest, RunLeavesIgnoredSignalsIgnored) {
+  const Outcome ran = Shell(
+      "trap '' HUP INT QUIT; $SLUICE --deadline 20s run --limit long -- "
+      "sh -c 'for s in HUP INT QUIT; do kill -$s $PPID; kill -$s $$; done; exit 6'");
+  EXPECT_EQ(ran.exit_code, 6) << ran.err;
+}
+
 TEST_F(PermitWithServerTest, RunEndsTheCommandWhenTheSlotIsLost) {
   const std::string end_it =
       "until id=$($SLUICE --deadline 20s holds jobs k --output json | "
