@@ -55,9 +55,13 @@ def run_one(name, variant):
 
 def start(name, variant):
     """Runs an attack in a process group of its own, which ends with it. Returns its exit status."""
+    # It starts programs while its gRPC runs, whose handlers of forks can end the child before it is
+    # one. all_at_once goes on in forked processes, which need them.
+    forks = "1" if name == "all_at_once" else "0"
     attack = subprocess.Popen(
         [sys.executable, __file__, "--one",
          json.dumps(asdict(variant)), name],
+        env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": forks},
         start_new_session=True)
     try:
         return attack.wait(LONGEST_S)

@@ -30,7 +30,10 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 1000 }
   - key: honest
     rate_limit: { unit: year, requests_per_unit: 4000000000 }
-""" + "".join(f"{'    ' * level}  - key: level{level}\n"
+""" + "".join(f"""  - key: agent
+    value: "*bot{i}x*"
+    rate_limit: {{ unit: hour, requests_per_unit: 1000 }}
+""" for i in range(100)) + "".join(f"{'    ' * level}  - key: level{level}\n"
               f"{'    ' * level}    value: \"v*w\"\n" +
               (f"{'    ' * level}    descriptors:\n" if level < LEVELS - 1 else
                f"{'    ' * level}    rate_limit: {{ unit: hour, requests_per_unit: 1000 }}\n")
@@ -92,9 +95,11 @@ def largest_requests():
     long = [[("any", chr(97 + i) * LONG)] for i in range(8)]
     globs = [[("glob", "abcd" * (LONG // 4))] for _ in range(8)]
     short_globs = [[("glob", "abcd" * 120)] for _ in range(1000)]
+    agents = [[("agent", "bot" * (LONG // 3))] for _ in range(8)]
+    short_agents = [[("agent", "bot" * 160)] for _ in range(1000)]
     unknown = [[("k" * 500, "v")] for _ in range(1000)]
     return [message(request(*one), compress=True)
-            for one in (wide, deep, long, globs, short_globs, unknown)]
+            for one in (wide, deep, long, globs, short_globs, agents, short_agents, unknown)]
 
 
 @attack()
