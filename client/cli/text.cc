@@ -213,8 +213,11 @@ Result<std::string> FromBase64Url(std::string_view text) {
 }
 
 namespace {
+// The server refuses what is cut.
 std::chrono::nanoseconds ToNanoseconds(const google::protobuf::Duration& time) {
-  return std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos());
+  constexpr int64_t kMostSeconds = 9'000'000'000;
+  return std::chrono::seconds(std::clamp(time.seconds(), -kMostSeconds, kMostSeconds)) +
+         std::chrono::nanoseconds(time.nanos());
 }
 }  // namespace
 

@@ -54,6 +54,7 @@ std::vector<Charge> Estimate::OfFirst(uint64_t actual) const {
 void Estimate::Send(Kind kind, std::vector<Charge> actual, Callback<SettleResult> done,
                     const CallOptions& options) {
   if (settlements_ != nullptr) {
+    if (kind != Kind::kMore && settlements_->Accepts(kind, actual)) permit_.Forget();
     return settlements_->Send(kind, std::move(actual), options, std::move(done));
   }
   if (done == nullptr) return;
@@ -108,8 +109,7 @@ void Client::AcquireEstimateAsync(Acquisition acquisition, EstimateOptions optio
         const Decision& decision = permit->decision();
         std::shared_ptr<Settlements> settlements;
         if (decision.granted && !decision.receipt.empty()) {
-          settlements = std::make_shared<Settlements>(core, acquisition, decision, options,
-                                                      permit->keeper_, permit->slots_);
+          settlements = std::make_shared<Settlements>(core, acquisition, decision, options);
         }
         done(Estimate(*std::move(permit), std::move(settlements)));
       },

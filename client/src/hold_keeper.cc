@@ -115,34 +115,12 @@ void HoldKeeper::Drop(const Slots& slots) {
   }
 }
 
-void HoldKeeper::Pause(const Slots& slots) {
-  common::MutexLock lock(&mu_);
-  if (slots->state != HeldSlots::State::kHeld || !slots->HeldAt(Now())) return;
-  Unplan(*slots);
-  slots->state = HeldSlots::State::kPaused;
-  slots->paused_until = slots->until_count.exchange(0);
-}
-
-void HoldKeeper::Resume(const Slots& slots) {
-  std::optional<TimePoint> timer;
-  {
-    common::MutexLock lock(&mu_);
-    if (slots->state != HeldSlots::State::kPaused) return;
-    slots->state = HeldSlots::State::kHeld;
-    slots->until_count = slots->paused_until;
-    Plan(slots, slots->renewing ? slots->until() : Now());
-    timer = NextTimer();
-  }
-  StartTimer(timer);
-}
-
 Status HoldKeeper::WhyLost(const Slots& slots) {
   const bool held = slots->HeldAt(Now());
   common::MutexLock lock(&mu_);
   switch (slots->state) {
     case HeldSlots::State::kHeld:
       return held ? Status() : NotRenewed(slots->why);
-    case HeldSlots::State::kPaused:
     case HeldSlots::State::kDropped:
       return Status();
     case HeldSlots::State::kLost:

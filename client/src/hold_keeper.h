@@ -31,12 +31,11 @@ namespace sluice::client_internal {
 
 // The slots of one permit.
 struct HeldSlots {
-  enum class State : uint8_t { kHeld, kPaused, kLost, kDropped, kLostAndDropped };
+  enum class State : uint8_t { kHeld, kLost, kDropped, kLostAndDropped };
   // By the time at which there is something to do: a renewal, or the end.
   using Agenda = std::multimap<TimePoint, std::shared_ptr<HeldSlots>>;
 
-  // Whether they are held at `now`. Once this is false it stays false, since the program has been
-  // told, unless they were paused.
+  // Whether they are held at `now`. Once this is false it stays false: the program has been told.
   bool HeldAt(TimePoint now);
   // Returns false if they were not held until now.
   bool Extend(TimePoint now, TimePoint until);
@@ -45,12 +44,11 @@ struct HeldSlots {
   std::string receipt;
   uint32_t server = 0;
   std::function<void(const Status&)> on_lost;
-  // The count of their end on Connection::BootNow's clock; 0: lost, paused or released.
+  // The count of their end on Connection::BootNow's clock; 0: lost or released.
   std::atomic<TimePoint::rep> until_count{0};
 
   // Guarded by the keeper's mutex.
   State state = State::kHeld;
-  TimePoint::rep paused_until = 0;  // until_count before the pause
   Status why;
   std::optional<Agenda::iterator> planned;
   bool renewing = false;
@@ -74,10 +72,6 @@ class HoldKeeper : public std::enable_shared_from_this<HoldKeeper> {
                    Callback<Permit> done);
   // Renews them no more. on_lost is not called after it.
   void Drop(const std::shared_ptr<HeldSlots>& slots);
-  // A call that ends them is sent: they are not renewed meanwhile.
-  void Pause(const std::shared_ptr<HeldSlots>& slots);
-  // The server has refused that call: they are held as before.
-  void Resume(const std::shared_ptr<HeldSlots>& slots);
   Status WhyLost(const std::shared_ptr<HeldSlots>& slots);
 
   // Ends the slots at the server: the work is done. `done` may be null.

@@ -77,7 +77,7 @@ Status Permit::Release(const CallOptions& options) {
 }
 
 void Permit::Forget() {
-  ended_ = true;
+  released_ = ended_ = true;
   if (slots_ != nullptr) keeper_->Drop(slots_);
 }
 

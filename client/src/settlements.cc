@@ -61,6 +61,12 @@ Status SettledBefore(const char* how) {
   return Status(StatusCode::kFailedPrecondition, std::string("the estimate ") + how);
 }
 
+// The server has decided that it is wrong, and changed nothing.
+bool Refused(const Result<SettleResult>& result) {
+  const StatusCode code = result.status().code();
+  return code == StatusCode::kInvalidArgument || code == StatusCode::kFailedPrecondition;
+}
+
 Result<SettleResult> AsSettled(const Result<RefundResult>& refunded) {
   if (!refunded.ok()) return refunded.status();
   SettleResult result;
@@ -84,8 +90,7 @@ Result<SettleResult> AsSettled(const Result<RefundResult>& refunded) {
 }  // namespace
 
 Settlements::Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisition,
-                         const Decision& decision, EstimateOptions options,
-                         std::shared_ptr<HoldKeeper> keeper, std::shared_ptr<HeldSlots> slots)
+                         const Decision& decision, EstimateOptions options)
     : core_(std::move(core)),
       asked_(std::move(acquisition.charges)),
       unused_(Unused(asked_, decision)),
@@ -94,8 +99,6 @@ Settlements::Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisiti
       server_(decision.server),
       granted_at_(core_->connection().BootNow() + decision.wait),
       options_(std::move(options)),
-      keeper_(std::move(keeper)),
-      slots_(std::move(slots)),
       until_(granted_at_ + settle_within_ + kKeptAfterEnd) {}
 
 void Settlements::Send(Kind kind, std::vector<Charge> actual, const CallOptions& options,
@@ -208,7 +211,6 @@ void Settlements::Go(const std::shared_ptr<Task>& task) {
     if (!Anywhere(*task)) options.server = server_;
     task->call = core_->MakeCall(options);
   }
-  if (task->kind != Kind::kMore && slots_ != nullptr) keeper_->Pause(slots_);
   if (task->kind == Kind::kRefund) {
     return RunAttempts<RefundResult>(
         core_, Operation::kRefund, task->call,
@@ -239,17 +241,24 @@ void Settlements::Ended(const std::shared_ptr<Task>& task, Result<SettleResult> 
     result = Status(StatusCode::kUnavailable, result.status().message());
   }
   const bool unknown = !result.ok() && IsUnavailable(result.status());
-  bool refused = false;
   std::shared_ptr<Task> next;
   {
     common::MutexLock lock(&mu_);
     if (!task->dropped || !unknown || Now() >= until_) {
-      refused = !Note(*task, result);
+      Note(*task, result);
       under_way_ = false;
       if (next_.has_value() && next_->dropped && state_ == State::kEnded) {
         // The guard was destroyed while its last settlement was under way.
         task->done.insert(task->done.end(), next_->done.begin(), next_->done.end());
         next_.reset();
+      }
+      if (next_.has_value() && next_->dropped && Refused(result)) {
+        // It was to repeat what is refused: settles as the guard's options say instead.
+        state_ = State::kOpen;
+        Task last = Last();
+        next_->kind = ending_ = last.kind;
+        next_->actual = std::move(last.actual);
+        state_ = State::kEnding;
       }
       if (next_.has_value()) {
         under_way_ = true;
@@ -261,7 +270,6 @@ void Settlements::Ended(const std::shared_ptr<Task>& task, Result<SettleResult> 
     }
   }
   if (next == task) return Retry(task);
-  if (refused && task->kind != Kind::kMore && slots_ != nullptr) keeper_->Resume(slots_);
   for (const Callback<SettleResult>& done : task->done) done(result);
   if (next != nullptr) Go(next);
 }
@@ -275,22 +283,18 @@ void Settlements::Retry(const std::shared_ptr<Task>& task) {
                                [self = shared_from_this(), task] { self->Go(task); });
 }
 
-bool Settlements::Note(const Task& task, const Result<SettleResult>& result) {
-  const StatusCode code = result.status().code();
-  const bool refused =
-      code == StatusCode::kInvalidArgument || code == StatusCode::kFailedPrecondition;
-  if (refused) {
+void Settlements::Note(const Task& task, const Result<SettleResult>& result) {
+  if (Refused(result)) {
     reported_ = accepted_;
     if (task.kind != Kind::kMore) state_ = State::kOpen;
-    return false;
+    return;
   }
   accepted_ = task.actual;
-  if (!result.ok()) return true;
+  if (!result.ok()) return;
   if (task.kind != Kind::kMore) state_ = State::kEnded;
   if (task.kind == Kind::kMore) {
     until_ = std::max(until_, Now() + settle_within_ + kKeptAfterEnd);
   }
-  return true;
 }
 
 }  // namespace sluice::client_internal

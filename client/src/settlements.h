@@ -15,7 +15,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/src/client_core.h"
-#include "client/src/hold_keeper.h"
 #include "common/mutex.h"
 #include "sluice/connection.h"
 #include "sluice/estimate.h"
@@ -30,16 +29,19 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
   using Kind = SettlementKind;
 
   // REQUIRES: `decision` is the server's grant of the acquisition, and has just arrived.
-  // `slots` are those of the grant; null: it has none.
   Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisition, const Decision& decision,
-              EstimateOptions options, std::shared_ptr<HoldKeeper> keeper,
-              std::shared_ptr<HeldSlots> slots);
+              EstimateOptions options);
 
   // The first charge, with another number of permits.
   Charge OfFirst(uint64_t permits) const {
     return {asked_.front().limit, asked_.front().key, permits};
   }
 
+  // Whether Send would send it; else it would fail at once.
+  bool Accepts(Kind kind, const std::vector<Charge>& actual) {
+    common::MutexLock lock(&mu_);
+    return Check(kind, actual).ok();
+  }
   // `done` may be null; else it runs once, within the call or later.
   void Send(Kind kind, std::vector<Charge> actual, const CallOptions& options,
             Callback<SettleResult> done);
@@ -73,8 +75,7 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
   void Go(const std::shared_ptr<Task>& task);
   void Ended(const std::shared_ptr<Task>& task, Result<SettleResult> result);
   void Retry(const std::shared_ptr<Task>& task);
-  // Returns false if the server has refused it.
-  bool Note(const Task& task, const Result<SettleResult>& result)
+  void Note(const Task& task, const Result<SettleResult>& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Attempts of a dropped estimate go to the server that granted and to any, in turn: servers may
   // have one store or several.
@@ -91,8 +92,6 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
   const uint32_t server_;
   const TimePoint granted_at_;
   const EstimateOptions options_;
-  const std::shared_ptr<HoldKeeper> keeper_;  // null without slots
-  const std::shared_ptr<HeldSlots> slots_;
 
   common::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kOpen;

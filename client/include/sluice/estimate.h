@@ -85,7 +85,8 @@ class Estimate {
   bool granted() const { return decision().granted; }
 
   // The slots of the same acquisition. They are renewed until Settle, Refund or the destructor ends
-  // them; held() says whether they are lost. A settlement that is refused leaves them held.
+  // them; held() says whether they are lost. After a settlement that was sent they are not renewed,
+  // also if the server refuses it.
   const Permit& permit() const { return permit_; }
 
   // Reports the total used so far (`actual`) while the work continues: permits beyond the estimate

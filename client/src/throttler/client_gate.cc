@@ -104,7 +104,9 @@ class ClientSource final : public GateSource {
   ClientSource(Client& client, std::shared_ptr<Clock> clock, size_t max_waiting)
       : client_(client),
         clock_(std::move(clock)),
-        stream_(client.OpenStream({.max_queue = max_waiting})) {}
+        // Submissions that were cancelled stay in it until they are answered.
+        stream_(
+            client.OpenStream({.max_queue = std::max(max_waiting, StreamOptions().max_queue)})) {}
 
   const std::shared_ptr<Clock>& clock() const override { return clock_; }
   bool in_process() const override { return false; }

@@ -178,7 +178,7 @@ Status Dialer::Dial(TimePoint deadline, const DialCancel& cancel, const Greet& g
     std::string address;
     for (int fd; (fd = Connect(&addresses, &address, deadline, cancel, &causes)) >= 0;) {
       const TimePoint now = steady_clock::now();
-      const TimePoint until = addresses.empty() ? deadline : now + (deadline - now) / 2;
+      const TimePoint until = now + (deadline - now) / static_cast<int>(addresses.size() + 1);
       std::unique_ptr<Channel> channel;
       Status status = Secure(fd, until, cancel, &channel);
       if (status.ok()) status = greet(std::move(channel), until);

@@ -322,8 +322,10 @@ void Http2Core::CatchUp(Link& link, TimePoint now) {
     if (read.io != Channel::Io::kDone) break;
     any = true;
   }
-  // The call of a thread that was woken to lead may be over now.
-  if (any) HandOver(link);
+  if (!any) return;
+  // The call of a thread that was woken to lead may be over now. Others may have been opened.
+  link.WakeLeader();
+  HandOver(link);
 }
 
 // ---- Shutdown
