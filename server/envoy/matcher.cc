@@ -270,7 +270,7 @@ bool Matcher::Finding::Step(int64_t* budget) {
     Descend(number != Wildcards::kNone ? level_->of_wildcard[number] : level_->FindText(entry.key));
   }
   // A caller can make one request large; its memory is not kept for ever.
-  if (long_.capacity() > (size_t{64} << 10)) std::string().swap(long_);
+  if (long_.capacity() > (size_t{4} << 10)) std::string().swap(long_);
   return true;
 }
 

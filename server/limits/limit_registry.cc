@@ -334,7 +334,9 @@ std::vector<std::pair<std::string, absl::Status>> LimitRegistry::RestoreAdmin(
         (over != (defined != nullptr) || (over && !stands(one.name)))) {
       continue;
     }
-    if (const auto problem = CheckSpec(one, nullptr)) {
+    auto problem = CheckSpec(one, nullptr);
+    if (!problem && sources_.envoy.contains(one.name)) problem = CheckOverEnvoy(one);
+    if (problem) {
       refused.emplace_back(one.name, ProblemStatus("limit.", one, *problem));
       continue;
     }

@@ -114,7 +114,8 @@ void DescriptorCall::MatchAll() {
   constexpr int64_t kSliceBytes = 64 << 10;
   constexpr int64_t kBytesPerDecision = 64;
   // Later attempts may be made where a slice cannot end.
-  const int64_t most = sliced_ && first_attempt_ ? kSliceBytes : INT64_MAX;
+  const bool bounded = sliced_ && (first_attempt_ || !with_->service.store.Shared());
+  const int64_t most = bounded ? kSliceBytes : INT64_MAX;
   int64_t left = most;
   for (; matched_ < todo_.size(); ++matched_) {
     const absl::StatusOr<bool> done = Match(todo_[matched_], &left);
@@ -123,7 +124,9 @@ void DescriptorCall::MatchAll() {
     slice_cost_ += static_cast<size_t>((most - left) / kBytesPerDecision);
     return EndSlice(Left::kMatches);
   }
-  if (first_attempt_) slice_cost_ += static_cast<size_t>((most - left) / kBytesPerDecision);
+  if (first_attempt_ || bounded) {
+    slice_cost_ += static_cast<size_t>((most - left) / kBytesPerDecision);
+  }
   const bool replaces = std::any_of(todo_.begin(), todo_.end(), [this](uint32_t d) {
     return items_[d].match != nullptr && !items_[d].match->replaces.empty();
   });
@@ -192,7 +195,7 @@ absl::Status DescriptorCall::Validate() const {
       return invalid("unit_multiplier", 0, " makes no window; say at least 1");
     }
     const int64_t most = bounds::kMaxPeriodNs / envoy::UnitNs(static_cast<envoy::Unit>(limit.unit));
-    if (limit.unit_multiplier > most) {
+    if (limit.unit_multiplier > most && with_->options.request_limits) {
       return invalid("unit_multiplier", limit.unit_multiplier,
                      absl::StrCat(" makes too long a window; at most ", most, " of this unit"));
     }
@@ -342,8 +345,8 @@ void DescriptorCall::Plan(size_t d) {
   const bool compatible = item.window_ns != 0;
   const bool negative = request_.descriptors[d].negative_hits;
   const bool forced = compatible || method_ == Method::kReport;
-  item.joint = !compatible && !forced && item.match->counting.all_or_none &&
-               !item.match->shadow_mode && !item.match->quota_mode;
+  item.joint = !compatible && !forced && item.match->counting.all_or_none && !rule.shadow &&
+               !item.match->quota_mode;
   if (compatible && !negative && method_ == Method::kShouldRateLimit &&
       with_->options.stop_when_over && todo_.size() > 1) {
     return AddProbe(d, rule);

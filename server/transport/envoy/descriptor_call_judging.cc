@@ -260,6 +260,12 @@ void DescriptorCall::CountHits(size_t d, uint64_t counted) {
 envoy::HitCounts<common::OwnedCounter>* DescriptorCall::DetailedCounts(
     size_t d, envoy::HitCounters::Shard& shard) const {
   const Item& item = items_[d];
+  // A name that long would not be kept, and looking for it takes time.
+  size_t bytes = 0;
+  for (const envoy::Entry& entry : request_.EntriesOf(request_.descriptors[d])) {
+    bytes += entry.value.size();
+  }
+  if (bytes > common::bounds::kMaxDescriptorBytes) return nullptr;
   char identity[sizeof(uint32_t) + common::bounds::kMaxKeyBytes];
   const uint32_t id = item.limit->limit_id();
   const std::string_view key = item.key->view();

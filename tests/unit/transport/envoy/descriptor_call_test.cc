@@ -355,6 +355,21 @@ TEST_F(DescriptorTest, TakesAllOrNone) {
   EXPECT_EQ(Ask({{{{"b", "1"}}}, {{{"b", "1"}}}}, 4), "O1 O1 OK");
 }
 
+// It is in shadow, whatever is configured: it denies no other.
+TEST_F(DescriptorTest, LimitThatAnAdminPutsInShadowIsNotTakenAllOrNone) {
+  Configure({Configured("a", "", 100), Configured("b", "", 100)}, kAllOrNone);
+  limits::LimitSpec shadow = service::PerSecond("d//b", 10);
+  shadow.mode = limits::Mode::kShadow;
+  ASSERT_TRUE(registry_.Put(shadow).ok());
+  const std::vector<Asked> both = {{{{"a", "1"}}}, {{{"b", "1"}}}};
+  EXPECT_EQ(Ask(both, 11), "O89 O0 OK");
+  EXPECT_EQ(Ask(both, 11), "O78 O0 OK");
+  limits::LimitSpec enforced = service::PerSecond("d//b", 5);
+  ASSERT_TRUE(registry_.Put(enforced).ok());
+  clock_.Advance(service::kSecond);
+  EXPECT_EQ(Ask(both, 6), "O79 X0 OVER") << "nothing of a is taken";
+}
+
 TEST_F(DescriptorTest, ChecksBesideOtherDescriptorsTakeNothingAllOrNone) {
   envoy::Descriptor shadow = Configured("s", "", 10);
   shadow.shadow_mode = true;
