@@ -139,9 +139,8 @@ class OpenReceipts {
   template <typename ConvertWhen>
   void Convert(ConvertWhen convert) {
     if (list_ == nullptr) return;
-    for (Slot& slot : list_->slots) {
-      if (slot.open) slot.cost_or_when = convert(slot.cost_or_when);
-    }
+    // Closed ones too: CloseUncounted looks at the last.
+    for (Slot& slot : list_->slots) slot.cost_or_when = convert(slot.cost_or_when);
   }
   template <typename Visit>
   void ForEachPermits(Visit visit) const {

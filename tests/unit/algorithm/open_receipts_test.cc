@@ -109,6 +109,19 @@ TEST(OpenReceiptsTest, ClosesReceiptsThatNoLongerCount) {
   EXPECT_TRUE(receipts.empty());
 }
 
+// The last one, which is closed, is converted too.
+TEST(OpenReceiptsTest, ClosesNoneThatCountsAfterAConversion) {
+  OpenReceipts receipts;
+  receipts.OpenPermits(1, 10, 5);
+  receipts.OpenPermits(2, 20, 5);
+  ASSERT_TRUE(receipts.Close(2).has_value());
+  receipts.Convert([](uint64_t when) { return when / 10; });
+  receipts.CloseUncounted([](uint64_t when) { return when >= 1 && when <= 2; });
+  EXPECT_EQ(receipts.size(), 1u);
+  receipts.CloseUncounted([](uint64_t when) { return when > 2; });
+  EXPECT_TRUE(receipts.empty());
+}
+
 TEST(OpenReceiptsTest, ClosesTheOldestReceiptOfAWindowWhenFull) {
   OpenReceipts receipts;
   for (uint64_t id = 1; id <= kMaxReceiptsPerBucket; ++id)
