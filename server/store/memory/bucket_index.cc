@@ -100,7 +100,7 @@ void BucketIndex::FreeRetired(void* self, uint8_t kind, uint64_t object) {
 
 std::atomic<uint64_t>* BucketIndex::AllocateSlots(size_t shard_index, size_t capacity) {
   const size_t bytes = capacity * sizeof(uint64_t);
-  void* memory = bytes <= SlabAllocator::kMaxBytes ? slabs_.Allocate(shard_index, bytes)
+  void* memory = bytes <= SlabAllocator::kMaxBytes ? table_slabs_.Allocate(shard_index, bytes)
                                                    : extents_.Allocate(bytes);
   auto* slots = static_cast<std::atomic<uint64_t>*>(memory);
   for (size_t i = 0; i < capacity; ++i) new (&slots[i]) std::atomic<uint64_t>(kEmpty);
@@ -110,7 +110,7 @@ std::atomic<uint64_t>* BucketIndex::AllocateSlots(size_t shard_index, size_t cap
 void BucketIndex::FreeTable(uint64_t table) {
   const size_t bytes = CapacityOf(table) * sizeof(uint64_t);
   if (bytes <= SlabAllocator::kMaxBytes) {
-    slabs_.Free(SlotsOf(table), bytes);
+    table_slabs_.Free(SlotsOf(table), bytes);
   } else {
     extents_.Free(SlotsOf(table), bytes);
   }
@@ -184,8 +184,7 @@ BucketIndex::Lookup BucketIndex::FindOrCreate(uint64_t hash, const Rule& rule, s
       if (may_sweep == MaySweep::kYes)
         Sweep(shard, shard_index, kSweepPerInsert, now_ns, kFoldsPerInsert);
       const auto take = [&] {
-        return HasMemory(shard_index, key.size()) ? room_.Take(part, key.size(), maker)
-                                                  : TableRoom::Taken::kNoRoom;
+        return room_.Take(part, key.size(), maker, HasMemory(shard_index, key.size()));
       };
       taken = take();
       if (taken != TableRoom::Taken::kYes && searches) {
@@ -530,7 +529,8 @@ bool BucketIndex::Maintain() {
     round_found_ |= found;
     if (++maintain_shard_ == kShards) {
       maintain_shard_ = 0;
-      if (!round_found_) slabs_.Trim();
+      if (!round_found_ || vacates) slabs_.Trim();
+      if (!round_found_) table_slabs_.Trim();
       found |= round_found_;
       round_found_ = false;
       break;
@@ -549,7 +549,7 @@ bool BucketIndex::Maintain() {
 }
 
 uint64_t BucketIndex::memory_bytes() const {
-  return slabs_.memory_bytes() + extents_.memory_bytes() +
+  return slabs_.memory_bytes() + table_slabs_.memory_bytes() + extents_.memory_bytes() +
          state_bytes_.load(std::memory_order_relaxed) +
          kShards * (sizeof(Shard) + sizeof(uint64_t)) + rules_.memory_bytes() +
          epochs_.pending() * 24 + sizeof(*this);

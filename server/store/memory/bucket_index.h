@@ -335,8 +335,9 @@ class BucketIndex {
                bool vacates = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Puts the slot's record elsewhere, unless it is locked. Returns whether it did.
   bool Move(size_t shard_index, std::atomic<uint64_t>* slot);
-  // Whether there is memory for a record with a key of that length. There is less than the table
-  // has room for while many slabs are mostly empty, until Maintain has moved their records.
+  // Whether there is memory for a record with a key of that length, beyond the reserved parts of
+  // limits. There is less than the table has room for while many slabs are mostly empty, until
+  // Maintain has moved their records.
   bool HasMemory(size_t shard_index, size_t key_bytes);
   // Drops the slot's bucket if it is full. Folds at most *folds bookings, which it lowers.
   bool DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t now_ns, size_t* folds)
@@ -362,7 +363,8 @@ class BucketIndex {
   const std::unique_ptr<std::atomic<uint64_t>[]> tables_;
   const std::unique_ptr<Shard[]> shards_;
 
-  SlabAllocator slabs_;
+  SlabAllocator slabs_;        // of records
+  SlabAllocator table_slabs_;  // of small tables, which are not moved
   ExtentAllocator extents_;
   TableRoom room_;
   EpochDomain epochs_;

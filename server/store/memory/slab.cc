@@ -95,14 +95,14 @@ void SlabAllocator::Free(void* object, size_t bytes) {
 }
 
 bool SlabAllocator::Vacates(const void* object) {
-  constexpr uint32_t kMostlyEmpty = 4;
+  constexpr uint32_t kMostlyEmpty = 2;
   Slab* const slab = SlabOf(object);
   Arena& arena = arenas_[slab->arena];
   common::MutexLock lock(&arena.mu);
   Class& c = arena.classes[slab->object_class];
   if (slab->vacated) return true;
   const size_t room = slab->capacity - slab->used;
-  if (slab->used > slab->capacity / kMostlyEmpty || c.room - room < slab->used) return false;
+  if (slab->used >= slab->capacity / kMostlyEmpty || c.room - room < slab->used) return false;
   Unlink(&c, slab);
   c.room -= room;
   return slab->vacated = true;
@@ -111,7 +111,8 @@ bool SlabAllocator::Vacates(const void* object) {
 bool SlabAllocator::HasFree(size_t arena_index, size_t bytes) {
   Arena& arena = arenas_[arena_index % kArenas];
   common::MutexLock lock(&arena.mu);
-  const Slab* const next = arena.classes[(bytes + 7) / 8].partial;
+  const Class& c = arena.classes[(bytes + 7) / 8];
+  const Slab* const next = c.partial != nullptr ? c.partial : c.spare;
   return next != nullptr && next->free_head != 0;
 }
 

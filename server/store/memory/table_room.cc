@@ -129,7 +129,8 @@ void TableRoom::Refresh() {
   if (stale_) ComputeParts();
 }
 
-TableRoom::Taken TableRoom::Take(Part& part, size_t key_bytes, const BucketMaker& maker) {
+TableRoom::Taken TableRoom::Take(Part& part, size_t key_bytes, const BucketMaker& maker,
+                                 bool beyond) {
   const uint64_t cost = CostOf(key_bytes);
   common::MutexLock lock(&mu_);
   if (maker.number != 0) SetShare(maker);
@@ -137,6 +138,7 @@ TableRoom::Taken TableRoom::Take(Part& part, size_t key_bytes, const BucketMaker
     const uint64_t own = part.used < part.reserved ? part.reserved - part.used : 0;
     if (used_ + cost > size_) return Taken::kNoRoom;
     if (cost <= own) return Taken::kYes;
+    if (!beyond) return Taken::kNoRoom;
     if (beyond_ + (cost - own) > rest_) return Taken::kNoRoom;
     if (maker.number == 0 || maker.percent >= 100) return Taken::kYes;
     return used_by_[maker.number] + cost <= ShareOf(maker.percent) ? Taken::kYes

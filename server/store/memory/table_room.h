@@ -72,8 +72,8 @@ class TableRoom {
 
   enum class Taken : uint8_t { kYes, kNoRoom, kShareUsedUp };
   // Takes the room of a new bucket, and gives it back. `key_bytes`: the length of its key. Give's
-  // `maker` is the number of Take's.
-  Taken Take(Part& part, size_t key_bytes, const BucketMaker& maker = {});
+  // `maker` is the number of Take's. `beyond`: whether it may be beyond the part of the limit.
+  Taken Take(Part& part, size_t key_bytes, const BucketMaker& maker = {}, bool beyond = true);
   void Give(Part& part, size_t key_bytes, uint16_t maker = 0);
   // Takes the room of a bucket that was saved: from what all limits share too, whatever the parts
   // are now. Returns false if the whole table has none.

@@ -61,6 +61,15 @@ TEST(TableRoomTest, FollowsTheExampleInTheHeader) {
   EXPECT_TRUE(Takes(room, *first, 8));
 }
 
+TEST(TableRoomTest, PartOfALimitIsItsOwnWhateverElseIsRefused) {
+  TableRoom room(100, 0);
+  const auto part = room.Join(RuleOf(1));
+  uint64_t taken = 0;
+  while (room.Take(*part, 8, {}, /*beyond=*/false) == TableRoom::Taken::kYes) ++taken;
+  EXPECT_EQ(taken, 50u);
+  EXPECT_TRUE(Takes(room, *part, 8));
+}
+
 TEST(TableRoomTest, MakerGetsRoomBeyondReservedPartsWhileItsBucketsTakeLessThanItsShare) {
   TableRoom room(100, 0);
   const auto first = room.Join(RuleOf(1));
