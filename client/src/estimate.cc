@@ -42,7 +42,7 @@ Estimate::~Estimate() { Drop(); }
 
 void Estimate::Drop() {
   if (settlements_ == nullptr) return;
-  permit_.Forget();
+  permit_.Forget(Permit::Wait::kYes);
   std::exchange(settlements_, nullptr)->Drop();
 }
 
@@ -54,8 +54,9 @@ std::vector<Charge> Estimate::OfFirst(uint64_t actual) const {
 void Estimate::Send(Kind kind, std::vector<Charge> actual, Callback<SettleResult> done,
                     const CallOptions& options) {
   if (settlements_ != nullptr) {
-    if (kind != Kind::kMore && settlements_->Accepts(kind, actual)) permit_.Forget();
-    return settlements_->Send(kind, std::move(actual), options, std::move(done));
+    return settlements_->Send(kind, std::move(actual), options, std::move(done), [this, kind] {
+      if (kind != Kind::kMore) permit_.Forget(Permit::Wait::kNo);
+    });
   }
   if (done == nullptr) return;
   done(Status(StatusCode::kFailedPrecondition,

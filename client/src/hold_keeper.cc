@@ -99,7 +99,7 @@ void HoldKeeper::KeepRenewed(Decision decision, std::function<void(const Status&
       });
 }
 
-void HoldKeeper::Drop(const Slots& slots) {
+void HoldKeeper::Drop(const Slots& slots, bool waits) {
   common::MutexLock lock(&mu_);
   Unplan(*slots);
   if (slots->until_count.exchange(0) == 0 && slots->state == HeldSlots::State::kHeld) {
@@ -110,7 +110,8 @@ void HoldKeeper::Drop(const Slots& slots) {
   const bool lost =
       slots->state == HeldSlots::State::kLost || slots->state == HeldSlots::State::kLostAndDropped;
   slots->state = lost ? HeldSlots::State::kLostAndDropped : HeldSlots::State::kDropped;
-  while (slots->reporting != std::thread::id() && slots->reporting != std::this_thread::get_id()) {
+  while (waits && slots->reporting != std::thread::id() &&
+         slots->reporting != std::this_thread::get_id()) {
     reported_.Wait(&mu_);
   }
 }

@@ -70,8 +70,9 @@ class HoldKeeper : public std::enable_shared_from_this<HoldKeeper> {
   // Slots of a call that waited: renews them first, since it is not known since when they are held.
   void KeepRenewed(Decision decision, std::function<void(const Status&)> on_lost,
                    Callback<Permit> done);
-  // Renews them no more. on_lost is not called after it.
-  void Drop(const std::shared_ptr<HeldSlots>& slots);
+  // Renews them no more. on_lost is not called after it, unless it does not wait for one that is
+  // being called.
+  void Drop(const std::shared_ptr<HeldSlots>& slots, bool waits = true);
   Status WhyLost(const std::shared_ptr<HeldSlots>& slots);
 
   // Ends the slots at the server: the work is done. `done` may be null.

@@ -30,7 +30,7 @@ nanoseconds HeldFor(const Decision& decision) {
 
 Permit::Permit(Permit&& other) noexcept
     : decision_(std::exchange(other.decision_, {})),
-      released_(other.released_),
+      released_(other.released_.load()),
       ended_(other.ended_),
       keeper_(std::move(other.keeper_)),
       slots_(std::move(other.slots_)) {}
@@ -39,7 +39,7 @@ Permit& Permit::operator=(Permit&& other) noexcept {
   if (this == &other) return *this;
   Permit ended(std::move(*this));
   decision_ = std::exchange(other.decision_, {});
-  released_ = other.released_;
+  released_ = other.released_.load();
   ended_ = other.ended_;
   keeper_ = std::move(other.keeper_);
   slots_ = std::move(other.slots_);
@@ -76,9 +76,10 @@ Status Permit::Release(const CallOptions& options) {
   return status;
 }
 
-void Permit::Forget() {
-  released_ = ended_ = true;
-  if (slots_ != nullptr) keeper_->Drop(slots_);
+void Permit::Forget(Wait wait) {
+  released_ = true;
+  ended_ = true;
+  if (slots_ != nullptr) keeper_->Drop(slots_, wait == Wait::kYes);
 }
 
 Result<Permit> Client::AcquirePermit(const Acquisition& acquisition, PermitOptions options,

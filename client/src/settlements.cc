@@ -102,7 +102,7 @@ Settlements::Settlements(std::shared_ptr<ClientCore> core, Acquisition acquisiti
       until_(granted_at_ + settle_within_ + kKeptAfterEnd) {}
 
 void Settlements::Send(Kind kind, std::vector<Charge> actual, const CallOptions& options,
-                       Callback<SettleResult> done) {
+                       Callback<SettleResult> done, const std::function<void()>& accepted) {
   CallOptions at_server = options;
   at_server.server = server_;
   Status refused;
@@ -127,7 +127,11 @@ void Settlements::Send(Kind kind, std::vector<Charge> actual, const CallOptions&
       not_sent = std::move(done);
     }
   }
-  if (not_sent != nullptr) return not_sent(std::move(refused));
+  if (!refused.ok()) {
+    if (not_sent != nullptr) not_sent(std::move(refused));
+    return;
+  }
+  accepted();
   if (first.has_value()) Go(std::make_shared<Task>(*std::move(first)));
 }
 
@@ -251,14 +255,6 @@ void Settlements::Ended(const std::shared_ptr<Task>& task, Result<SettleResult> 
         // The guard was destroyed while its last settlement was under way.
         task->done.insert(task->done.end(), next_->done.begin(), next_->done.end());
         next_.reset();
-      }
-      if (next_.has_value() && next_->dropped && Refused(result)) {
-        // It was to repeat what is refused: settles as the guard's options say instead.
-        state_ = State::kOpen;
-        Task last = Last();
-        next_->kind = ending_ = last.kind;
-        next_->actual = std::move(last.actual);
-        state_ = State::kEnding;
       }
       if (next_.has_value()) {
         under_way_ = true;

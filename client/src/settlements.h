@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,14 +38,10 @@ class Settlements : public std::enable_shared_from_this<Settlements> {
     return {asked_.front().limit, asked_.front().key, permits};
   }
 
-  // Whether Send would send it; else it would fail at once.
-  bool Accepts(Kind kind, const std::vector<Charge>& actual) {
-    common::MutexLock lock(&mu_);
-    return Check(kind, actual).ok();
-  }
-  // `done` may be null; else it runs once, within the call or later.
+  // `done` may be null; else it runs once, within the call or later. `accepted` runs before
+  // anything is sent, unless it fails at once.
   void Send(Kind kind, std::vector<Charge> actual, const CallOptions& options,
-            Callback<SettleResult> done);
+            Callback<SettleResult> done, const std::function<void()>& accepted);
   // The guard is destroyed: settles as its options say, unless that was done. REQUIRES: the last
   // call.
   void Drop();

@@ -14,6 +14,7 @@
 #ifndef SLUICE_PERMIT_H_
 #define SLUICE_PERMIT_H_
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -72,12 +73,14 @@ class Permit {
          std::shared_ptr<client_internal::HeldSlots> slots)
       : decision_(std::move(decision)), keeper_(std::move(keeper)), slots_(std::move(slots)) {}
 
-  // Renews its slots no more: its owner ends them.
-  void Forget();
+  // Renews the slots no more, and leaves their end to another guard. kYes: on_lost is not called
+  // after it.
+  enum class Wait : bool { kNo = false, kYes = true };
+  void Forget(Wait wait);
 
   Decision decision_;
-  bool released_ = false;  // the work is done
-  bool ended_ = false;     // the server knows, or another guard tells it
+  std::atomic<bool> released_ = false;  // the work is done
+  bool ended_ = false;                  // the server knows, or another guard tells it
   // Null: it holds no slots.
   std::shared_ptr<client_internal::HoldKeeper> keeper_;
   std::shared_ptr<client_internal::HeldSlots> slots_;

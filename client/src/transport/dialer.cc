@@ -47,6 +47,16 @@ void SetSocketOptions(int fd, int family) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 20'000);
 }
 
+// Until when one of the addresses may be tried, if `others` follow. A second is enough for one that
+// is far away or busy.
+TimePoint EndOfTry(TimePoint deadline, size_t others) {
+  const TimePoint now = steady_clock::now();
+  const auto left = deadline - now;
+  if (others == 0) return deadline;
+  return now + std::max(left / static_cast<int>(others + 1),
+                        std::min<TimePoint::duration>(left / 2, std::chrono::seconds(1)));
+}
+
 void AddCause(const std::string& address, const std::string& cause, std::string* causes) {
   const auto count = static_cast<size_t>(std::count(causes->begin(), causes->end(), ','));
   if (count + 1 >= kMaxCauses) return;
@@ -177,8 +187,7 @@ Status Dialer::Dial(TimePoint deadline, const DialCancel& cancel, const Greet& g
     std::vector<SocketAddress> addresses = *std::move(resolved);
     std::string address;
     for (int fd; (fd = Connect(&addresses, &address, deadline, cancel, &causes)) >= 0;) {
-      const TimePoint now = steady_clock::now();
-      const TimePoint until = now + (deadline - now) / static_cast<int>(addresses.size() + 1);
+      const TimePoint until = EndOfTry(deadline, addresses.size());
       std::unique_ptr<Channel> channel;
       Status status = Secure(fd, until, cancel, &channel);
       if (status.ok()) status = greet(std::move(channel), until);

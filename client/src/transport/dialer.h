@@ -3,7 +3,7 @@
 // It looks the name up each time. It tries the addresses in the system's order, and begins with the
 // next one while the last has not answered within 250 ms. The first that connects, completes TLS's
 // handshake and is accepted by `greet` wins. One that connects and says nothing gets its part
-// of the time, so that the others are tried too.
+// of the time, and a second where there is one, so that the others are tried too.
 #ifndef SLUICE_CLIENT_SRC_TRANSPORT_DIALER_H_
 #define SLUICE_CLIENT_SRC_TRANSPORT_DIALER_H_
 
