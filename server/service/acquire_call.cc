@@ -51,7 +51,7 @@ void AcquireCall::Reset(Form form, Utf8 utf8) {
   first_ = end_ = 0;
   sliced_ = false;
   was_held_ = false;
-  held_memory_ = reserved_memory_ = 0;
+  held_memory_ = 0;
   max_wait_cut_ns_ = 0;
   once_connection_.reset();
   places_.Use(nullptr);
@@ -224,10 +224,6 @@ absl::Status AcquireCall::Add(Item& item, Attempt& attempt) {
   attempt.SetSettleWithin(*settle_within_ns);
   if (item.options.force) attempt.SetForced();
   absl::Status status = AddCharges(item, attempt);
-  if (item.options.hold && reserved_memory_ == 0) {
-    reserved_memory_ =
-        static_cast<uint32_t>(waiting::HeldCallers::MemoryFor(attempt.last_merged()));
-  }
   if (const store::Rule* slots = SlotsOf(attempt.last_merged()); status.ok() && slots != nullptr) {
     attempt.SetWantReceipt();
     if (*max_wait_ns > 0 && !item.options.hold) {

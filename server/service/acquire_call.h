@@ -177,8 +177,6 @@ class AcquireCall final : private waiting::HeldCaller {
   // About the bytes that it takes until its grant time if it asks to be held; else 0. Does not
   // change while another thread answers it.
   size_t held_memory() const { return held_memory_; }
-  // What it may take beside that while it is held (HeldCallers::MemoryFor).
-  size_t reserved_memory() const { return reserved_memory_; }
 
   // RateLimiter::CancelHeld.
   waiting::HeldCaller* as_held_caller() { return this; }
@@ -333,7 +331,6 @@ class AcquireCall final : private waiting::HeldCaller {
   // It was held until the grant time: its wait is over.
   bool was_held_ = false;
   uint32_t held_memory_ = 0;
-  uint32_t reserved_memory_ = 0;
   // By how much the deadline shortened the max_wait of a call that asks to be held.
   int64_t max_wait_cut_ns_ = 0;
 

@@ -27,14 +27,6 @@ HeldCallers::~HeldCallers() {
   while (operations_ > 0 || change_ != nullptr) idle_.Wait(&mu_);
 }
 
-size_t HeldCallers::MemoryFor(absl::Span<const store::Charge> charges) {
-  // Its place in the queue, and in the lists of all that are booked again.
-  constexpr size_t kOfCaller = 384;
-  // The charge under a new rule, its bucket while all are booked again, and its place in a line.
-  constexpr size_t kOfCharge = 256;
-  return PendingOperation::MemoryFor(charges) + kOfCaller + charges.size() * kOfCharge;
-}
-
 void HeldCallers::ObserveStoreClock(int64_t store_ns) {
   if (!store_.UsesLocalClock()) clock_offset_.Observe(clock_.NowNs(), store_ns);
 }

@@ -109,11 +109,6 @@ class HeldCallers final {
   HeldCallers(const HeldCallers&) = delete;
   HeldCallers& operator=(const HeldCallers&) = delete;
 
-  // About the most bytes that a caller with these charges makes HeldCallers and the store take: a
-  // change of limits begins an operation for all callers at once. The owner of the caller counts
-  // them from the start, since then nobody can be refused.
-  static size_t MemoryFor(absl::Span<const store::Charge> charges);
-
   // Holds a caller until its grant time. Call it where the store's answer arrives. Returns false
   // after Drain: the reservation is refunded, and OnAnswer is not called.
   bool Hold(HeldCaller* caller);

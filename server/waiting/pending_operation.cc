@@ -27,14 +27,6 @@ PendingOperation::PendingOperation(HeldCallers& owner, HeldCaller& of, Purpose w
   }
 }
 
-size_t PendingOperation::MemoryFor(absl::Span<const store::Charge> charges) {
-  constexpr size_t kEach = sizeof(store::Charge) + sizeof(store::ChargeResult) + sizeof(uint64_t) +
-                           sizeof(store::QueuePlace::Next);
-  size_t bytes = sizeof(PendingOperation) + charges.size() * kEach;
-  for (const store::Charge& charge : charges) bytes += charge.key.size();
-  return bytes;
-}
-
 void PendingOperation::SetRules(absl::Span<const store::Charge> from,
                                 std::shared_ptr<const void> keep) {
   for (size_t i = 0; i < charges.size(); ++i) charges[i].rule = from[i].rule;

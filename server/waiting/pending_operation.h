@@ -65,9 +65,6 @@ class PendingOperation {
            next.capacity() * sizeof(store::QueuePlace::Next);
   }
 
-  // The most that one takes for a caller with these charges.
-  static size_t MemoryFor(absl::Span<const store::Charge> charges);
-
   // Each of these starts an operation. Refund and Reserve retry with current rules if limits
   // change meanwhile. After `most_work` (store::Operation) the store may leave a refund undecided;
   // Refund then goes on with it.

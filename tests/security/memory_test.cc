@@ -185,23 +185,6 @@ TEST_F(MemoryTest, NextCallsWaitWhileUndecidedOnesHoldTheShare) {
   EXPECT_EQ(client.calls[next].status(), "0");
 }
 
-TEST_F(MemoryTest, CountsReservedBytesForWhichNoCallWaits) {
-  H2Client client(*server_);
-  client.Pump();
-  client.Call("/t.T/Held", Framed(""));
-  client.Pump();
-  const size_t before = Memory();
-  held_.held[0]->SetReservedBytes(bounds::kMaxConnectionPendingBytes + 1);
-  EXPECT_EQ(Memory() - before, bounds::kMaxConnectionPendingBytes + 1);
-  const int32_t next = client.Call("/t.T/Echo", Framed("x"));
-  client.Pump();
-  EXPECT_EQ(client.calls[next].status(), "0");
-  held_.held[0]->Finish();
-  server_->loop->RunOnce(0);
-  client.Pump();
-  EXPECT_LT(Memory(), before + 1000);
-}
-
 // ---- Answers
 
 TEST_F(MemoryTest, NextCallsWaitWhileStreamWindowsStayClosed) {

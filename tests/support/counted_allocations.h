@@ -12,14 +12,12 @@
 namespace {
 uint64_t allocations = 0;
 [[maybe_unused]] int64_t allocated_bytes = 0;    // and not freed
-[[maybe_unused]] int64_t most_allocated = 0;     // of allocated_bytes
 [[maybe_unused]] size_t largest_allocation = 0;  // in bytes
 
 void* Counted(void* block) {
   ++allocations;
   const size_t bytes = block == nullptr ? 0 : malloc_usable_size(block);
   allocated_bytes += static_cast<int64_t>(bytes);
-  if (allocated_bytes > most_allocated) most_allocated = allocated_bytes;
   if (bytes > largest_allocation) largest_allocation = bytes;
   return block;
 }

@@ -56,7 +56,6 @@ void RpcCall::Recycle() {
   UpdateHeldBytes();
   connection_->HoldBuffers(-std::exchange(held_memory_, 0));
   if (pending_bytes_ > 0) SetPendingBytes(0);
-  if (reserved_bytes_ > 0) SetReservedBytes(0);
   if (lasting_bytes_ > 0) TrySetLastingBytes(0);
   if (!metadata_.empty()) metadata_ = {};
   if (!unknown_method_.empty()) unknown_method_ = std::string();

@@ -391,9 +391,8 @@ bool RpcConnection::HasRoomFor(size_t bytes) const {
 
 size_t RpcConnection::memory() const {
   return rpc_loop_.options().connection_bytes + sizeof(*this) + session_.memory() +
-         open_calls_ * kCallBytes + buffer_memory_ + pending_bytes_ + reserved_bytes_ +
-         kept_memory() + input_.capacity() +
-         (state_ == State::kClosed ? 0 : stream().buffer_memory());
+         open_calls_ * kCallBytes + buffer_memory_ + pending_bytes_ + kept_memory() +
+         input_.capacity() + (state_ == State::kClosed ? 0 : stream().buffer_memory());
 }
 
 const Method* RpcConnection::FindMethod(std::string_view path) {

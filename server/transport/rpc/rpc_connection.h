@@ -88,7 +88,6 @@ class RpcConnection final : public PortConnection,
   void HoldBuffers(size_t bytes) { buffer_memory_ += bytes; }
   // The same for what handlers keep for their calls until the decision.
   void HoldPending(size_t bytes) { pending_bytes_ += bytes; }
-  void HoldReserved(size_t bytes) { reserved_bytes_ += bytes; }
   // The peer takes a part of an answer.
   void OnAnswerTaken() { taken_ns_ = rpc_loop_.loop().now_ns(); }
   // Whether `bytes` more of unfinished requests are within the bounds.
@@ -164,7 +163,6 @@ class RpcConnection final : public PortConnection,
   size_t buffer_memory_ = 0;
   int64_t taken_ns_ = 0;  // when the peer last took a part of an answer
   size_t pending_bytes_ = 0;
-  size_t reserved_bytes_ = 0;
   size_t open_calls_ = 0;
   State state_ = State::kOpen;
   bool busy_ = false;         // handles input or flushes; Flush follows

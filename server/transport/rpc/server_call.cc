@@ -128,7 +128,6 @@ void ServerCall::End(absl::StatusCode code, std::string_view message) {
   RecordFinish(code);
   UpdateHeldBytes();
   if (pending_bytes_ > 0) SetPendingBytes(0);
-  if (reserved_bytes_ > 0) SetReservedBytes(0);
   if (response_state_ != ResponseState::kNotSubmitted || writer_.size() > 0) {
     SubmitReady();
     return;
@@ -142,11 +141,6 @@ void ServerCall::SetPendingBytes(size_t bytes) {
   bytes += writer_.size() - held_out_;
   connection_->HoldPending(bytes - pending_bytes_);
   pending_bytes_ = bytes;
-}
-
-void ServerCall::SetReservedBytes(size_t bytes) {
-  connection_->HoldReserved(bytes - reserved_bytes_);
-  reserved_bytes_ = bytes;
 }
 
 bool ServerCall::TrySetLastingBytes(size_t bytes) {

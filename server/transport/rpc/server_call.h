@@ -123,8 +123,6 @@ class ServerCall : public http2::Stream {
   // exceed the connection's share, its next calls wait. Ends with the call.
   void SetPendingBytes(size_t bytes);
   size_t pending_bytes() const { return pending_bytes_; }
-  // The same for memory that the call may take until it is decided; no other call waits for it.
-  void SetReservedBytes(size_t bytes);
   // The same for a call that lasts (a watch), for which no other call waits. Returns false, and
   // sets nothing, if all such calls of the connection, or of its loop, would hold more than
   // bounds::kMaxConnectionWatchBytes or ConnectionOptions::max_loop_lasting_bytes.
@@ -195,7 +193,6 @@ class ServerCall : public http2::Stream {
   size_t held_out_ = 0;
   size_t held_memory_ = 0;
   size_t pending_bytes_ = 0;
-  size_t reserved_bytes_ = 0;
   size_t lasting_bytes_ = 0;
   int64_t unsent_since_ns_ = 0;  // when the peer last took a part of the unsent bytes
   MessageReader reader_;

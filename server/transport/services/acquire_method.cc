@@ -10,7 +10,6 @@ namespace {
 struct AcquireKind : AnyKind<service::AcquireCall, &service::RateLimiter::Acquire> {
   static constexpr int64_t kUnits = 2;
   static size_t PendingBytes(const Call& call) { return call.held_memory(); }
-  static size_t ReservedBytes(const Call& call) { return call.reserved_memory(); }
   static bool Drops(const Call& call) { return call.held_memory() > 0; }
   static constexpr auto Decode = DecodeAcquire;
   static constexpr auto Encode = EncodeAcquire;

@@ -38,8 +38,6 @@ struct AnyKind {
   // What an undecided call holds, beyond the price of every call. As slice_cost(), unless
   // kSlicesLater, it is read while a thread of the store may already answer the call.
   static size_t PendingBytes(const Call& call) { return call.request_memory(); }
-  // What it may take beside that until it is decided.
-  static size_t ReservedBytes(const Call&) { return 0; }
   template <typename Limiter>
   static void Decide(Limiter& limiter, Call* call, int64_t deadline_ns, typename Call::DoneFn done,
                      void* context) {
@@ -204,7 +202,6 @@ class UnaryUseCase final : public UnaryMethod {
     item.decided = nullptr;
     if constexpr (!Kind::kSlicesLater) rpc.Spend(static_cast<int64_t>(item.call.slice_cost()));
     rpc.SetPendingBytes(std::max(rpc.pending_bytes(), Kind::PendingBytes(item.call)));
-    rpc.SetReservedBytes(Kind::ReservedBytes(item.call));
   }
 
   void Decided(Item& item) {

@@ -90,9 +90,8 @@ class DataCall final : public JsonCall {
     if constexpr (std::is_same_v<Kind, AcquireKind>) {
       if (call_.options_of_last().hold) EndWithPeer();
     }
-    const std::shared_ptr<JsonCall> alive = under_way_ = shared_from_this();
-    const size_t bytes = memory();
-    CountMemory(bytes);
+    under_way_ = shared_from_this();
+    CountMemory(memory());
     (limiter_.*Kind::kDecide)(
         &call_, store::kNoDeadline,
         [](void* of, typename Kind::Call*) {
@@ -100,9 +99,6 @@ class DataCall final : public JsonCall {
           net::OnLoop(self->work(), [self] { self->Decided(); });
         },
         this);
-    if constexpr (std::is_same_v<Kind, AcquireKind>) {
-      if (call_.reserved_memory() > 0) CountMemory(bytes + call_.reserved_memory());
-    }
   }
 
   void Cancel() override {
