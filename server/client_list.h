@@ -30,7 +30,7 @@ class ClientList {
                                                           common::Log* log);
 
   // Reads the file again (blocking), and the token. Returns whether either has changed. On an error
-  // the clients of the file stay as they were, and the token changes.
+  // of the file its clients stay as they were, and the new token is used.
   absl::StatusOr<bool> Reload();
 
   const access::Clients& clients() const { return clients_; }

@@ -41,6 +41,13 @@ constexpr Unit kUnits[] = {{"ns", 1},
                            {"h", int64_t{3600} * 1'000'000'000},
                            {"d", int64_t{86400} * 1'000'000'000}};
 
+// The server refuses what is cut.
+std::chrono::nanoseconds ToNanoseconds(const google::protobuf::Duration& time) {
+  constexpr int64_t kMostSeconds = 9'000'000'000;
+  return std::chrono::seconds(std::clamp(time.seconds(), -kMostSeconds, kMostSeconds)) +
+         std::chrono::nanoseconds(time.nanos());
+}
+
 }  // namespace
 
 std::string FormatDuration(std::chrono::nanoseconds time) {
@@ -211,15 +218,6 @@ Result<std::string> FromBase64Url(std::string_view text) {
   }
   return bytes;
 }
-
-namespace {
-// The server refuses what is cut.
-std::chrono::nanoseconds ToNanoseconds(const google::protobuf::Duration& time) {
-  constexpr int64_t kMostSeconds = 9'000'000'000;
-  return std::chrono::seconds(std::clamp(time.seconds(), -kMostSeconds, kMostSeconds)) +
-         std::chrono::nanoseconds(time.nanos());
-}
-}  // namespace
 
 Result<Acquisition> ParseAcquisition(std::string_view line) {
   const size_t first = line.find_first_not_of(" \t\r");

@@ -9,7 +9,7 @@ using common::MutexLock;
 
 namespace {
 
-// At once; a condition variable cannot count to TimePoint::max().
+// The longest single wait: a condition variable cannot wait until TimePoint::max().
 constexpr std::chrono::hours kLongestWait{1};
 
 template <typename Batches>

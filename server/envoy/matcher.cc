@@ -46,6 +46,10 @@ class Matcher::Level {
     const auto it = by_text.find(ToAbsl(text));
     return it == by_text.end() ? nullptr : it->second;
   }
+  // Where no text is exactly KEY_VALUE: the node of the wildcard that was found, else that of KEY.
+  const Node* AfterSearch(uint32_t wildcard, std::string_view key) const {
+    return wildcard != Wildcards::kNone ? of_wildcard[wildcard] : FindText(key);
+  }
 };
 
 namespace {
@@ -258,7 +262,7 @@ bool Matcher::Finding::Step(int64_t* budget) {
       *budget -= static_cast<int64_t>(text.size());
       const Node* const exact = level_->FindText(text);
       if (exact != nullptr || level_->wildcards.empty()) {
-        Descend(exact != nullptr ? exact : level_->FindText(entry.key));
+        Descend(exact != nullptr ? exact : level_->AfterSearch(Wildcards::kNone, entry.key));
         continue;
       }
       search_.Begin(level_->wildcards, text);
@@ -266,8 +270,7 @@ bool Matcher::Finding::Step(int64_t* budget) {
     }
     if (!search_.Step(budget)) return false;
     searching_ = false;
-    const uint32_t number = search_.found();
-    Descend(number != Wildcards::kNone ? level_->of_wildcard[number] : level_->FindText(entry.key));
+    Descend(level_->AfterSearch(search_.found(), entry.key));
   }
   // A caller can make one request large; its memory is not kept for ever.
   if (long_.capacity() > (size_t{4} << 10)) std::string().swap(long_);
@@ -348,8 +351,7 @@ std::string Matcher::MetricName(std::string_view domain, absl::Span<const Entry>
     node = level->FindText(text);
     const uint32_t number = node == nullptr ? level->wildcards.Find(text) : Wildcards::kNone;
     const bool by_wildcard = number != Wildcards::kNone;
-    if (node == nullptr)
-      node = by_wildcard ? level->of_wildcard[number] : level->FindText(entry.key);
+    if (node == nullptr) node = level->AfterSearch(number, entry.key);
     if (node == nullptr) break;
     const std::string key_part = absl::StrCat(ToAbsl(entry.key), "_");
     std::string_view pattern = node->text;

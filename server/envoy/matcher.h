@@ -126,7 +126,8 @@ class Matcher {
 // The look-up of a descriptor, in steps. Reusable; allocates as Matcher says.
 class Matcher::Finding {
  public:
-  // Begins anew. The views and `key` stay until the end.
+  // Starts a look-up, and forgets the one before. The domain and the bytes of all entries stay
+  // unchanged until it is done; `key` is written then.
   void Begin(const Level& domain, absl::Span<const Entry> entries, BucketKey* key);
   // Goes on until it has looked at about *budget bytes, which it lowers. Returns whether it is
   // done.
@@ -137,6 +138,8 @@ class Matcher::Finding {
   size_t memory() const { return long_.capacity() + search_.memory(); }
 
  private:
+  // KEY_VALUE of the entry as one text; in buffer_ unless it is very long.
+  std::string_view Join(const Entry& entry);
   // Goes down to the node; null: there is none.
   void Descend(const Node* node);
   void WriteKey() const;
@@ -150,8 +153,6 @@ class Matcher::Finding {
   bool same_keys_ = true;
   bool searching_ = false;
   Wildcards::Search search_;
-  // KEY_VALUE of the entry as one text; in place unless it is very long.
-  std::string_view Join(const Entry& entry);
   char buffer_[common::bounds::kMaxDescriptorBytes + 1];
   std::string long_;
 };

@@ -100,7 +100,7 @@ class Wildcards {
 // and a text may have half a megabyte. Reusable; allocates only until its vector has grown.
 class Wildcards::Search {
  public:
-  // Begins anew. Both stay unchanged until the end.
+  // Starts a search, and forgets the one before. Both stay unchanged until it is done.
   void Begin(const Wildcards& wildcards, std::string_view text);
   // Goes on until it has looked at about *budget bytes, which it lowers. Returns whether it is
   // done.

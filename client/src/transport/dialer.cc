@@ -47,8 +47,8 @@ void SetSocketOptions(int fd, int family) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 20'000);
 }
 
-// Until when one of the addresses may be tried, if `others` follow. A second is enough for one that
-// is far away or busy.
+// Until when an address may be tried if `others` follow. A second is enough for one that is far
+// away or busy.
 TimePoint EndOfTry(TimePoint deadline, size_t others) {
   const TimePoint now = steady_clock::now();
   const auto left = deadline - now;

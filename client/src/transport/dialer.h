@@ -2,8 +2,9 @@
 //
 // It looks the name up each time. It tries the addresses in the system's order, and begins with the
 // next one while the last has not answered within 250 ms. The first that connects, completes TLS's
-// handshake and is accepted by `greet` wins. One that connects and says nothing gets its part
-// of the time, and a second where there is one, so that the others are tried too.
+// handshake and is accepted by `greet` wins. An address that connects and says nothing has an
+// equal part of the time that is left, but at least a second or a half of it: then the next is
+// tried.
 #ifndef SLUICE_CLIENT_SRC_TRANSPORT_DIALER_H_
 #define SLUICE_CLIENT_SRC_TRANSPORT_DIALER_H_
 

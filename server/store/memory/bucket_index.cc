@@ -396,12 +396,13 @@ bool BucketIndex::DropIfFull(Shard& shard, uint64_t table, size_t index, int64_t
 }
 
 bool BucketIndex::Move(size_t shard_index, std::atomic<uint64_t>* slot) {
-  const uint64_t tag = TagOf(slot->load(std::memory_order_relaxed));
-  Record* const old_record = RecordOf(slot->load(std::memory_order_relaxed));
+  const uint64_t before = slot->load(std::memory_order_relaxed);
+  Record* const old_record = RecordOf(before);
   uint64_t word;
   if (!old_record->TryLock(&word)) return false;
   RuleRegistry::Entry* const entry = rules_.Find(old_record->rule_id());
-  Place(shard_index, slot, /*hash=*/tag, word, *entry->rule, old_record->key(),
+  // Of the hash a slot has the tag only.
+  Place(shard_index, slot, TagOf(before), word, *entry->rule, old_record->key(),
         old_record->maker());
   old_record->Unlock(Record::kDead);
   epochs_.Retire(kRecord, reinterpret_cast<uintptr_t>(old_record));

@@ -333,7 +333,8 @@ class BucketIndex {
   // bookings.
   size_t Sweep(Shard& shard, size_t shard_index, size_t slots, int64_t now_ns, size_t folds,
                bool vacates = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  // Puts the slot's record elsewhere, unless it is locked. Returns whether it did.
+  // Puts the slot's record elsewhere, unless it is locked. Returns whether it did. REQUIRES: the
+  // shard's mutex is held.
   bool Move(size_t shard_index, std::atomic<uint64_t>* slot);
   // Whether there is memory for a record with a key of that length, beyond the reserved parts of
   // limits. There is less than the table has room for while many slabs are mostly empty, until

@@ -271,7 +271,7 @@ class DescriptorCall final {
   bool sliced_ = false;
   bool counted_ = false;  // something was debited or settled
   Left left_ = Left::kNothing;
-  bool first_attempt_ = true;
+  bool first_attempt_ = true;  // no limits have changed since the store was asked
   size_t slice_cost_ = 0;
   size_t debited_ = 0;                 // acquisitions that the store has decided
   size_t judged_ = 0;                  // places of these
