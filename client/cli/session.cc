@@ -47,7 +47,7 @@ std::vector<Flag> GlobalFlags() {
       {"output", "text|json", "json: one object per line, with stable names (text)"},
       {"deadline", "TIME", "time limit of a call (1s)"},
       {"on-unavailable", "deny|allow", "the decision if no server decides (deny)"},
-      {"token-file", "FILE", "file with the bearer token for the admin port"},
+      {"token-file", "FILE", "file whose first line is the bearer token"},
       {"tls", "", "use TLS with the system's root certificates"},
       {"tls-ca", "FILE", "use TLS with these root certificates (PEM)"},
       {"tls-cert", "FILE", "client certificate (PEM)"},
@@ -78,7 +78,8 @@ Result<Session> Session::Create(Arguments arguments) {
   const auto deadline = session.Duration("deadline", client.deadline);
   if (!deadline.ok()) return deadline.status();
   if (deadline->count() <= 0) {
-    return BadUsage("--deadline must be above zero");
+    return BadUsage("--deadline=" + flags.Get("deadline").value_or("") +
+                    ": write a time above zero, as 500ms");
   }
   client.deadline = *deadline;
   client.tls = {.enabled = flags.Has("tls"),
@@ -87,16 +88,15 @@ Result<Session> Session::Create(Arguments arguments) {
                 .key_file = flags.Get("tls-key").value_or(""),
                 .server_name = flags.Get("tls-server-name").value_or("")};
   const std::string token_file = FlagOrEnvironment(flags, "token-file", "SLUICE_TOKEN_FILE", "");
-  std::string token;
   if (!token_file.empty()) {
-    Result<std::string> read = ReadToken(token_file);
-    if (!read.ok()) return read.status();
-    token = *std::move(read);
+    Result<std::string> token = ReadToken(token_file);
+    if (!token.ok()) return token.status();
+    client.token = *std::move(token);
   }
   session.admin_options_ = {
       .server = FlagOrEnvironment(flags, "admin", "SLUICE_ADMIN", "127.0.0.1:7201"),
       .tls = client.tls,
-      .token = std::move(token)};
+      .token = client.token};
   if (flags.Has("deadline")) session.admin_options_.deadline = *deadline;
   return session;
 }

@@ -275,13 +275,15 @@ TEST_F(CommandTest, ShowsKeysResetStatsAndConfig) {
       HasSubstr("\"store\":{\"kind\":\"redis\",\"state\":\"unavailable\",\"since_s\":1700000100"));
 }
 
-TEST_F(CommandTest, ReadsTheTokenFromAFile) {
+TEST_F(CommandTest, SendsTheTokenOfAFileToBothPorts) {
   server_.RequireToken("secret");
   EXPECT_EQ(Sluice("limits list").exit_code, 2);
   const Outcome with = Shell(
       "f=$(mktemp); echo secret >$f; SLUICE_TOKEN_FILE=$f $SLUICE limits list; a=$?; "
-      "$SLUICE limits list --token-file $f; b=$?; rm $f; exit $((a + b))");
+      "$SLUICE limits list --token-file $f; b=$?; $SLUICE acquire api --token-file $f; c=$?; "
+      "rm $f; exit $((a + b + c))");
   EXPECT_EQ(with.exit_code, 0) << with.err;
+  EXPECT_EQ(Sluice("acquire api").exit_code, 2);
   EXPECT_EQ(Sluice("limits list --token-file /no/such").exit_code, 2);
 }
 

@@ -38,6 +38,16 @@ class StandInServer::State {
     return left.try_emplace({limit, key}, 10).first->second;
   }
 
+  grpc::Status CheckToken(const grpc::ServerContext& context) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto& metadata = context.client_metadata();
+    const auto given = metadata.find("authorization");
+    if (token.empty() || (given != metadata.end() && given->second == "Bearer " + token)) {
+      return grpc::Status::OK;
+    }
+    return {grpc::StatusCode::UNAUTHENTICATED, "a token is needed"};
+  }
+
   // Waits while hanging. Returns false if the server stops or the caller disconnects.
   bool WaitToAnswer(grpc::ServerContext* context) {
     MutexLock lock(&mu);
@@ -92,6 +102,7 @@ class StandInServer::Limiter final : public v1::RateLimiter::Service {
                        v1::AcquireResponse* response) override {
     {
       MutexLock lock(&state_.mu);
+      if (grpc::Status status = state_.CheckToken(*context); !status.ok()) return status;
       if (!state_.failures.empty()) {
         const State::Failure failure = state_.failures.front();
         state_.failures.pop_front();
@@ -223,12 +234,7 @@ class StandInServer::Admin final : public v1::LimitAdmin::Service {
   grpc::Status ListLimits(grpc::ServerContext* context, const v1::ListLimitsRequest*,
                           v1::ListLimitsResponse* response) override {
     MutexLock lock(&state_.mu);
-    const auto& metadata = context->client_metadata();
-    const auto given = metadata.find("authorization");
-    if (!state_.token.empty() &&
-        (given == metadata.end() || given->second != "Bearer " + state_.token)) {
-      return {grpc::StatusCode::UNAUTHENTICATED, "a token is needed"};
-    }
+    if (grpc::Status status = state_.CheckToken(*context); !status.ok()) return status;
     for (const auto& [name, limit] : state_.limits) *response->add_limits() = limit;
     return grpc::Status::OK;
   }

@@ -30,7 +30,7 @@ class StandInServer {
   // The next `count` Acquire calls fail; `marked`: with the metadata that says that the server did
   // not execute them.
   void FailNext(const grpc::Status& status, bool marked, int count);
-  // Admin calls require this token.
+  // Acquire and the list of limits require this token.
   void RequireToken(const std::string& token);
   // The next message of a stream is executed but not answered: the stream breaks.
   void BreakNextStreamMessage();
