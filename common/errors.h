@@ -22,6 +22,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/bounds.h"
 #include "common/execution_mark.h"
 #include "common/strings.h"
@@ -148,12 +149,9 @@ inline absl::Status BadDuration(std::string_view field, int64_t seconds, int32_t
                  " is no duration; nanos lie within 0 to 999999999 and have the sign of seconds");
 }
 
-inline absl::Status MaxWaitNegative(std::string_view field) {
-  return Invalid(field, "negative; 0 or absent means now or denied");
-}
-
-inline absl::Status MaxWaitTooLong(std::string_view field, int64_t seconds) {
-  return Invalid(field, seconds, " s; at most 24 h (86400 s)");
+inline absl::Status MaxWaitOutOfBounds(std::string_view field, int64_t max_wait_ns) {
+  return Invalid(field, absl::FormatDuration(absl::Nanoseconds(max_wait_ns)),
+                 "; at most 24 h; 0 or absent means now or denied");
 }
 
 inline absl::Status HoldInBatch(std::string_view field) {
@@ -228,10 +226,10 @@ inline absl::Status SharingDoesNotForce(std::string_view field, std::string_view
 }
 
 inline absl::Status StoreDoesNotBook(std::string_view field) {
-  return absl::UnimplementedError(
-      absl::StrCat(ToAbsl(field),
-                   ": this server shares its buckets through Redis and does not book ahead there "
-                   "yet; leave max_wait out and try again after retry_after"));
+  return absl::UnimplementedError(absl::StrCat(
+      ToAbsl(field),
+      ": each node decides a charged limit (sharing: split, or on_store_failure: split) "
+      "and does not book ahead; leave max_wait out and try again after retry_after"));
 }
 
 // `setting` is the limit's: "sharing: split".
@@ -381,9 +379,9 @@ inline absl::Status SettledBefore() {
 
 // ---- Estimates ----
 
-// `seconds`: of the value.
-inline absl::Status SettleWithinOutOfBounds(std::string_view field, int64_t seconds) {
-  return Invalid(field, seconds, " s; more than 0, at most 24 h (86400 s)");
+inline absl::Status SettleWithinOutOfBounds(std::string_view field, int64_t settle_within_ns) {
+  return Invalid(field, absl::FormatDuration(absl::Nanoseconds(settle_within_ns)),
+                 "; more than 0, at most 24 h");
 }
 
 // `setting` is the limit's: "sharing: split".
@@ -479,8 +477,9 @@ inline absl::Status SettleUnanswered() {
 
 // ---- Watch ----
 
-inline absl::Status BadMinInterval() {
-  return Invalid("min_interval", "out of bounds; 10 ms to 1 h, or absent for 1 s");
+inline absl::Status BadMinInterval(int64_t interval_ns) {
+  return Invalid("min_interval", absl::FormatDuration(absl::Nanoseconds(interval_ns)),
+                 "; 10 ms to 1 h, or absent for 1 s");
 }
 
 // The watches of one connection hold too much memory.

@@ -128,7 +128,7 @@ class Metrics {
  public:
   // More names than a server has: each call has one over gRPC and one over HTTP.
   static constexpr size_t kMaxMethods = 128;
-  // data, admin, http, metrics, ratelimit, ratelimit_http, ratelimit_debug.
+  // data, admin, http, metrics, ratelimit_http, ratelimit_debug.
   static constexpr size_t kMaxTransports = 8;
 
   // One thread's counters. Its methods are for that thread; any thread may read the counters.

@@ -224,7 +224,8 @@ absl::Status SetLogLevel(const std::string& text, Flags* flags) {
 
 std::vector<Flag> PortFlags() {
   return {
-      String("limits", "FILE", "limits to load; reloaded when the file changes", &Flags::limits),
+      String("limits", "FILE", "limits to load; reloaded when the file changes (default: none)",
+             &Flags::limits),
       Address("listen", "data port, where programs ask for permits (default 127.0.0.1:7200)",
               &Flags::listen),
       Address("admin_listen", "admin port, or none (default 127.0.0.1:7201)", &Flags::admin_listen),
@@ -662,7 +663,10 @@ std::string FlagsHelp() {
       "files\n"
       "of Envoy's rate-limit service. SIGTERM and SIGINT drain (a second one ends the process at\n"
       "once).\n"
-      "Exit codes: 0 done, 1 failed while running, 2 bad flags or bad limits.\n\n";
+      "A DURATION is like 500ms, 30s or 1h30m. BYTES are a number, or like 1536MiB or 2GiB.\n"
+      "Exit codes: 0 done, 1 could not start or go on, 2 a bad flag, or a bad file that a flag "
+      "names.\n"
+      "\n";
   for (const Flag& flag : AllFlags()) {
     std::string left = absl::StrCat("  --", flag.name);
     if (flag.value != nullptr) absl::StrAppend(&left, "=", flag.value);

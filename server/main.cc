@@ -77,7 +77,7 @@ int Fail(int code, absl::string_view message) {
   return code;
 }
 
-// sigwait takes SIGHUP, SIGTERM and SIGINT; they must be blocked before any thread starts.
+// A signalfd reads SIGHUP, SIGTERM and SIGINT; they are blocked before any thread starts.
 sigset_t BlockSignals() {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file at its limit of bytes is an error of that file
@@ -395,6 +395,7 @@ int Server::OpenRedis() {
       store::RedisStore::Create(clock_, loops, loops_.resolver(), std::move(options), &log_);
   if (!store.ok()) return fail(store.status());
   redis_ = store->get();
+  redis_->SetMaxLocalBytes(static_cast<size_t>(memory_limit_) / 4);
   store_ = *std::move(store);
   loops_.redis().Start();
   const absl::Status first = redis_->AwaitFirstConnections();

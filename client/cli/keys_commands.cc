@@ -100,7 +100,9 @@ int RunHolds(const Session& session) {
   }
   const auto most = session.Number("max", 0);
   if (!most.ok()) return session.Fail(most.status());
-  if (*most > UINT32_MAX) return session.Fail(BadUsage("--max is at most 10000"));
+  if (*most > UINT32_MAX) {
+    return session.Fail(BadUsage("--max=" + std::to_string(*most) + ": write 1 to 10000"));
+  }
   const auto list = session.AskAdmin([&](AdminClient& admin) {
     return admin.ListHolds(limit, key, static_cast<uint32_t>(*most));
   });

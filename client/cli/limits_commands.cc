@@ -202,7 +202,9 @@ Status ReadNumbers(const Session& session, LimitInfo* limit) {
   if (!session.arguments().Has("sub-windows")) return Status();
   const auto sub_windows = session.Number("sub-windows", 0);
   if (!sub_windows.ok()) return sub_windows.status();
-  if (*sub_windows > UINT32_MAX) return BadUsage("--sub-windows is at most 100");
+  if (*sub_windows > UINT32_MAX) {
+    return BadUsage("--sub-windows=" + std::to_string(*sub_windows) + ": write 1 to 100");
+  }
   limit->sub_windows = static_cast<uint32_t>(*sub_windows);
   return Status();
 }

@@ -40,7 +40,7 @@ std::vector<Command> RateLimiterCommands() {
       {{.name = "acquire",
         .arguments = "LIMIT [KEY]",
         .summary = "Acquire permits now, or with --wait reserve them.\n"
-                   "Exit code: 0 granted, 1 denied, 2 bad usage or an error, 3 no server answered.",
+                   "Exit code: 0 granted, 1 denied, 2 bad usage or an error, 3 no server decided.",
         .flags = {{"permits", "N", "number of permits (1)"},
                   {"charge", "'LIMIT KEY N'", "another charge, all or none; can be repeated"},
                   {"receipt", "", "print a receipt for `sluice refund`"},
@@ -153,7 +153,8 @@ std::vector<Command> LimitsCommands() {
         .summary = "Add or replace a limit while the server runs.\n"
                    "If the server's file has the limit, the change lasts until the file changes.",
         .flags =
-            {{"rate", "PERMITS/PERIOD", "100/s, 500/250ms, 10000/24h"},
+            {{"rate", "PERMITS/PERIOD",
+              "100/s, 500/250ms, 10000/24h; units: ns, us, ms, s, m, h, d"},
              {"burst", "N", "most permits stored (the permits of the rate)"},
              {"debt", "N", "permits that may be owed (0)"},
              {"max-owed", "N", "permits that forced debits may leave owed (none are allowed)"},
@@ -175,7 +176,7 @@ std::vector<Command> LimitsCommands() {
              {"direct", "true|false",
               "false: only the charges of other limits may reach it (true)"},
              {"sub-windows", "N", "sub-windows of a sliding_window (10)"},
-             {"utc-offset", "TIME", "offset from UTC of a fixed_window (0s)"},
+             {"utc-offset", "TIME", "offset from UTC of a fixed_window, as 2h or -5h30m (0s)"},
              {"expires-after", "TIME", "undo the change after this time, 1s to 365 days (never)"},
              {"reason", "TEXT", "why, for the logs and `limits list`; at most 256 bytes"}},
         .examples = "  sluice limits put api --rate 100/s --burst 200\n"
@@ -260,7 +261,9 @@ std::vector<Command> ToolCommands() {
   return {
       {{.name = "check",
         .arguments = "FILE",
-        .summary = "Check a limits file as the server does; needs no server.\n"
+        .summary = "Check the text of a limits file; needs no server.\n"
+                   "What depends on a server it cannot see: room for min_keys, limits that admins\n"
+                   "put, names that Envoy's configuration has too.\n"
                    "Also a file or a folder of Envoy's rate-limit configuration.\n"
                    "Exit code: 0 valid, 2 invalid.",
         .flags = {{"merge-domains", "", "Envoy: files may have a domain in common"}},
@@ -289,8 +292,9 @@ std::vector<Command> ToolCommands() {
              {"duration", "TIME", "length of the run (5s)"},
              {"connections", "N", "number of connections (1)"},
              {"concurrency", "N",
-              "outstanding acquisitions per connection (stream, batch 1024; unary 32; blocking 1)"},
-             {"batch", "N", "acquisitions per message (batch 64; stream: at most 1024)"},
+              "outstanding acquisitions per connection (stream, batch 1024; unary 32; blocking 1; "
+              "with --rate 100000)"},
+             {"batch", "N", "acquisitions per message, at most 4096 (batch 64; stream 1024)"},
              {"keys", "N", "number of different keys (1000)"},
              {"permits", "N", "permits per acquisition (1)"},
              {"rate", "N/s", "open loop: acquisitions per second, independent of the answers"}},
@@ -302,8 +306,9 @@ std::vector<Command> ToolCommands() {
        RunBench},
       {{.name = "run",
         .summary = "Run a command once permits are granted; slots are held while it runs.\n"
-                   "Exit code: the command's; 1 denied, or the slots were lost before it was "
-                   "started; 2 bad usage; 3 no server answered.",
+                   "Exit code: the command's; 128 + N if signal N ended it; 126 it cannot be run; "
+                   "127 there is\nno such command; 1 denied, or the slots were lost before it was "
+                   "started; 2 bad usage or an error;\n3 no server decided.",
         .flags = {{"limit", "LIMIT", "limit to charge"},
                   {"key", "KEY", "key to charge (the shared bucket)"},
                   {"permits", "N", "number of permits (1)"},

@@ -160,7 +160,7 @@ class Reader {
       if (absl::c_linear_search(names, entry.key)) continue;
       std::string advice = "no field has that name; ";
       if (entry.key == "<<") {
-        advice = "merge keys are not allowed in a limits file; write the fields out";
+        advice = "merge keys are not allowed; write the fields out";
       } else if (const std::string_view near = limits::NearestName(entry.key, names);
                  !near.empty()) {
         absl::StrAppend(&advice, "did you mean ", ToAbsl(near), "?");
@@ -305,8 +305,8 @@ class Reader {
 };
 
 absl::Status TooLarge(const std::string& path, absl::string_view size) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, "; a limits file has at most ",
-                                                 bounds::kMaxLimitsFileBytes, " bytes"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": ", size, "; at most ", bounds::kMaxLimitsFileBytes, " bytes are allowed"));
 }
 
 bool SameFile(const struct stat& a, const struct stat& b) {

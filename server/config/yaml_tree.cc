@@ -49,7 +49,7 @@ std::optional<Problem> CheckText(std::string_view text) {
   char before = ' ';
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
-    if (c == 0) return Problem{place, "a NUL byte; a limits file is text"};
+    if (c == 0) return Problem{place, "a NUL byte; the file must be text"};
     const size_t length = common::Utf8Length(text.substr(i));
     if (length == 0) {
       return Problem{place, absl::StrCat("byte 0x", absl::Hex(static_cast<unsigned char>(c)),
@@ -100,7 +100,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (documents_++ > 0) {
-      Fail(PlaceOf(mark), "a second document begins here; a limits file is one document");
+      Fail(PlaceOf(mark), "a second document begins here; keep one");
     }
   }
   void OnDocumentEnd() override {}
@@ -111,7 +111,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (!options_.aliases) {
-      Fail(PlaceOf(mark), "an alias (*name) is not allowed in a limits file; write it out");
+      Fail(PlaceOf(mark), "an alias (*name) is not allowed; write it out");
       return;
     }
     const auto it = anchors_.find(anchor);
@@ -175,12 +175,12 @@ class TreeBuilder final : public YAML::EventHandler {
   YamlNode Begin(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
                  YAML::anchor_t anchor) {
     if (anchor != 0 && !options_.aliases) {
-      Fail(PlaceOf(mark), "an anchor (&name) is not allowed in a limits file; take it out");
+      Fail(PlaceOf(mark), "an anchor (&name) is not allowed; take it out");
     }
     // "?" and "!" stand for plain and quoted.
     if (!tag.empty() && tag != "?" && tag != "!") {
-      Fail(PlaceOf(mark), absl::StrCat("tag: ", limits::Quoted(tag),
-                                       ": tags are not allowed in a limits file; take it out"));
+      Fail(PlaceOf(mark),
+           absl::StrCat("tag: ", limits::Quoted(tag), ": tags are not allowed; take it out"));
     }
     YamlNode node;
     node.kind = kind;

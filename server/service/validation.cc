@@ -83,9 +83,8 @@ absl::StatusOr<int64_t> CheckOptions(const FieldPath& path, const AcquisitionOpt
   const std::string field = path.Field("max_wait");
   auto max_wait_ns = ToNanoseconds(field, options.max_wait);
   if (!max_wait_ns.ok()) return max_wait_ns.status();
-  if (*max_wait_ns < 0) return errors::MaxWaitNegative(field);
-  if (*max_wait_ns > bounds::kMaxWaitNs) {
-    return errors::MaxWaitTooLong(field, options.max_wait.seconds);
+  if (*max_wait_ns < 0 || *max_wait_ns > bounds::kMaxWaitNs) {
+    return errors::MaxWaitOutOfBounds(field, *max_wait_ns);
   }
   if (options.hold && in_batch) return errors::HoldInBatch(path.Field("hold"));
   if (options.hold && *max_wait_ns == 0) return errors::HoldWithoutMaxWait(path.Field("hold"));
@@ -99,7 +98,7 @@ absl::StatusOr<int64_t> CheckSettleWithin(const FieldPath& path,
   auto within_ns = ToNanoseconds(field, *options.settle_within);
   if (!within_ns.ok()) return within_ns.status();
   if (*within_ns <= 0 || *within_ns > bounds::kMaxSettleWithinNs) {
-    return errors::SettleWithinOutOfBounds(field, options.settle_within->seconds);
+    return errors::SettleWithinOutOfBounds(field, *within_ns);
   }
   return within_ns;
 }
@@ -250,7 +249,7 @@ absl::StatusOr<int64_t> CheckMinInterval(WireDuration min_interval) {
   auto interval_ns = ToNanoseconds("min_interval", min_interval);
   if (!interval_ns.ok()) return interval_ns.status();
   if (*interval_ns < bounds::kMinWatchIntervalNs || *interval_ns > bounds::kMaxWatchIntervalNs) {
-    return errors::BadMinInterval();
+    return errors::BadMinInterval(*interval_ns);
   }
   return interval_ns;
 }

@@ -312,7 +312,7 @@ TEST_F(RateLimiterServerTest, RefusesInvalidHoldAndMaxWait) {
   ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "hold: true without max_wait");
   request.set_hold(false);
   request.mutable_max_wait()->set_seconds(-1);
-  ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "max_wait: negative");
+  ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "max_wait: -1s; at most 24 h");
   for (const int64_t seconds : {int64_t{86'401}, std::numeric_limits<int64_t>::max()}) {
     request.mutable_max_wait()->set_seconds(seconds);
     ExpectError(Acquire(request), StatusCode::INVALID_ARGUMENT, "at most 24 h");

@@ -61,9 +61,9 @@ const BadCase kCases[] = {
     {"TopFieldTwice", "limits: []\nlimits: []\n",
      "f.yaml:2:1: \"limits\": is given twice, first in line 1; keep one"},
     {"TwoDocuments", "limits: []\n---\nlimits: []\n",
-     "f.yaml:2:1: a second document begins here; a limits file is one document"},
+     "f.yaml:2:1: a second document begins here; keep one"},
     {"TwoDocumentsTheSecondEmpty", "limits: []\n---\n",
-     "f.yaml:2:1: a second document begins here; a limits file is one document"},
+     "f.yaml:2:1: a second document begins here; keep one"},
     {"NotYaml", "limits:\n  - name: api\n    rate: 5/s\n  x\n",
      "f.yaml:4:3: is not YAML: end of map not found"},
     {"OpenBracket", "limits: [", "f.yaml:1:1: is not YAML: end of sequence flow not found"},
@@ -74,7 +74,7 @@ const BadCase kCases[] = {
     {"LongDirective", "%YAML " + std::string(1000, 'x') + "\n---\nlimits: []\n",
      "f.yaml:1:1: is not YAML: bad YAML version: " + std::string(142, 'x') + "..."},
     {"Tab", "limits:\n\t- name: api\n", "f.yaml:2:2: is not YAML: illegal block entry"},
-    {"Nul", std::string("limits: []\n\0", 12), "f.yaml:2:1: a NUL byte; a limits file is text"},
+    {"Nul", std::string("limits: []\n\0", 12), "f.yaml:2:1: a NUL byte; the file must be text"},
     {"NotUtf8", "limits:\n  - name: \xff\n",
      "f.yaml:2:11: byte 0xff is not UTF-8; save the file as UTF-8"},
     {"Latin1", "# caf\xe9\nlimits: []\n",
@@ -92,18 +92,18 @@ const BadCase kCases[] = {
 
     // YAML features that a limits file must not use.
     {"Alias", "limits:\n  - &a { name: api, rate: 5/s }\n  - *a\n",
-     "f.yaml:2:5: an anchor (&name) is not allowed in a limits file; take it out"},
+     "f.yaml:2:5: an anchor (&name) is not allowed; take it out"},
     {"AnchorOnAValue", Limit("rate: &r 5/s"),
-     "f.yaml:3:11: an anchor (&name) is not allowed in a limits file; take it out"},
+     "f.yaml:3:11: an anchor (&name) is not allowed; take it out"},
     {"AliasOfNothing", "limits: *a\n",
      "f.yaml:1:9: is not YAML: the referenced anchor is not defined"},
     {"Tag", Limit("rate: !!str 5/s"),
-     "f.yaml:3:11: tag: \"tag:yaml.org,2002:str\": tags are not allowed in a limits file; take it "
+     "f.yaml:3:11: tag: \"tag:yaml.org,2002:str\": tags are not allowed; take it "
      "out"},
     {"OwnTag", "limits: !mine []\n",
-     "f.yaml:1:9: tag: \"!mine\": tags are not allowed in a limits file; take it out"},
+     "f.yaml:1:9: tag: \"!mine\": tags are not allowed; take it out"},
     {"MergeKey", Limit("rate: 5/s\n<<: { burst: 5 }"),
-     "f.yaml:4:5: limits[0]: \"<<\": merge keys are not allowed in a limits file; write the fields "
+     "f.yaml:4:5: limits[0]: \"<<\": merge keys are not allowed; write the fields "
      "out"},
     {"ListAsKey", Limit("? [a, b]\n: c"), "f.yaml:3:7: a list or map as a key; say a plain name"},
     {"NullAsKey", Limit("~: 5"), "f.yaml:3:5: an empty key, null or ~; put the key in quotes"},
@@ -424,7 +424,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadLimitsTest, ::testing::ValuesIn(kCases),
 TEST(BadLimitsTest, RejectsATooLongTextUnread) {
   const std::string text(common::bounds::kMaxLimitsFileBytes + 1, '[');
   EXPECT_EQ(std::string(ParseLimits(text, "f.yaml").status().message()),
-            "f.yaml: has 8388609 bytes; a limits file has at most 8388608 bytes");
+            "f.yaml: has 8388609 bytes; at most 8388608 bytes are allowed");
 }
 
 TEST(BadLimitsTest, RejectsTooManyLimits) {

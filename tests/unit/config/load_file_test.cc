@@ -61,9 +61,8 @@ TEST(LoadFileTest, RejectsAHugeFileByItsSize) {
   std::filesystem::resize_file(dir.Path("limits.yaml"), 100'000'000);
   const auto status = LoadFile(dir.Path("limits.yaml")).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(
-      std::string(status.message()),
-      dir.Path("limits.yaml") + ": has 100000000 bytes; a limits file has at most 8388608 bytes");
+  EXPECT_EQ(std::string(status.message()),
+            dir.Path("limits.yaml") + ": has 100000000 bytes; at most 8388608 bytes are allowed");
 }
 
 TEST(LoadFileTest, DoesNotBlockOnAFifo) {

@@ -285,8 +285,8 @@ TEST_F(AcquireTest, ErrorsExplainBadMaxWaitAndHold) {
   const auto with = [&](WireDuration max_wait, bool hold) {
     return Acquire("api", "k", 1, {.max_wait = max_wait, .hold = hold}).status;
   };
-  ExpectError(with({-1, 0}, false), StatusCode::kInvalidArgument, "max_wait: negative");
-  ExpectError(with({0, -1}, false), StatusCode::kInvalidArgument, "max_wait: negative");
+  ExpectError(with({-1, 0}, false), StatusCode::kInvalidArgument, "max_wait: -1s; at most 24 h");
+  ExpectError(with({0, -1}, false), StatusCode::kInvalidArgument, "max_wait: -1ns; at most 24 h");
   ExpectError(with({1, -1}, false), StatusCode::kInvalidArgument, "max_wait: seconds 1");
   ExpectError(with({0, 1'000'000'000}, false), StatusCode::kInvalidArgument, "max_wait: seconds 0");
   ExpectError(with({86400, 1}, false), StatusCode::kInvalidArgument, "at most 24 h");
