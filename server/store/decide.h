@@ -452,9 +452,10 @@ bool Refund(const RefundOperation& operation, absl::Span<Bucket> buckets, int64_
   for (size_t i = 0; i < buckets.size(); ++i) {
     operation.refunded[i] = 0;
     if (buckets[i].missing()) continue;
-    // The grant time is the same in all buckets, so it is ahead in all or in none.
-    if (operation.grant_time_ns > now_ns) {
-      if (!buckets[i].CancelBooking(operation.grant_time_ns, operation.receipt_id)) continue;
+    // The grant time is the same in all buckets, so it is ahead in all or in none. A call that read
+    // the clock later may have been quicker: then the booking is a receipt already.
+    if (operation.grant_time_ns > now_ns &&
+        buckets[i].CancelBooking(operation.grant_time_ns, operation.receipt_id)) {
       operation.refunded[i] = operation.charges[i].permits;
       open = true;
     } else if (const std::optional<uint64_t> given =

@@ -108,6 +108,9 @@ std::vector<bool> TakeOut(absl::Span<RebookItem> items, absl::Span<Bucket> bucke
         taken_out[i] = true;
         item.booked |= 1u << c;
         ++awaited[item.buckets[c]];
+      } else if (algorithm::IsConcurrency(asked.charges[c].rule->parameters)) {
+        // Its algorithm was another: bookings end with that, and give no slots.
+        taken_out[i] = true;
       }
     }
   }

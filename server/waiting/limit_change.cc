@@ -60,12 +60,21 @@ PendingOperation* LimitChange::Next(size_t max_pending) {
 void LimitChange::OnRefunded(PendingOperation* operation) {
   --pending_;
   --left_;
+  // Bookings end with their algorithm, and give no slots.
+  const bool of_slots = std::ranges::any_of(operation->charges, [](const store::Charge& charge) {
+    return algorithm::IsConcurrency(charge.rule->parameters);
+  });
   switch (operation->refund_outcome()) {
+    case store::RefundOutcome::kExpired:
+      if (!of_slots) {
+        RebookingOf(*operation).outcome = Rebooking::Outcome::kGone;
+        break;
+      }
+      [[fallthrough]];
     case store::RefundOutcome::kRefunded:
       sets_[BucketSetId(operation->charges)].push_back(operation);
       break;
     case store::RefundOutcome::kAlreadyRefunded:
-    case store::RefundOutcome::kExpired:
     case store::RefundOutcome::kSettled:
       // The grant time came first.
       RebookingOf(*operation).outcome = Rebooking::Outcome::kGone;

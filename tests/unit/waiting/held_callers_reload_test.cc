@@ -86,6 +86,23 @@ class HeldCallersReloadTest : public ::testing::Test {
   };
 };
 
+TEST_F(HeldCallersReloadTest, CallersOfLimitThatBecomesSlotsAreGrantedOnlyWithSlots) {
+  World world(1);
+  world.now = &world.limits.Set(1, PerSecond(1, 1));
+  for (int i = 0; i < 4; ++i) world.Arrive(/*hold=*/true, /*late=*/false);
+  ASSERT_EQ(world.callers.size(), 3u);
+  const Rule& slots = world.limits.Set(1, *algorithm::MakeConcurrency(1, kMinute));
+  world.held_callers.LimitsChanged();
+  world.AdvanceTo(world.clock.NowNs() + 10 * kSecond);
+  int64_t granted = 0;
+  for (const auto& caller : world.callers) {
+    ASSERT_TRUE(caller->answered());
+    granted += caller->answers_[0] == HeldOutcome::kGrantTime ? 1 : 0;
+  }
+  EXPECT_EQ(granted, 1);
+  EXPECT_EQ(testing::Query(world.store, slots, "k").level.remaining, 0);
+}
+
 TEST_F(HeldCallersReloadTest, KeepsTheOrderAndTheNewRateFromTheChangeOn) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     World world(seed);
