@@ -148,8 +148,9 @@ inline constexpr size_t kMaxSettings = 32;
 inline constexpr size_t kMaxControlBytes = 32 << 10;
 
 // Of a connection of the data port or the admin port: how long its greeting may take, up to the end
-// of the first SETTINGS; a frame or a header block, from its start to its end; and the request of a
-// unary call, from its headers to its end. On a slow line 16 KiB take a second, 4 MiB 30 s.
+// of the first SETTINGS; a frame or a header block, from its start to its end; the request of a
+// unary call, from its headers to its end; and a message of a stream, from its first byte to its
+// end. On a slow line 16 KiB take a second, 4 MiB 30 s.
 inline constexpr int64_t kGreetingTimeoutNs = int64_t{10} * 1'000'000'000;
 inline constexpr int64_t kFrameTimeoutNs = int64_t{20} * 1'000'000'000;
 inline constexpr int64_t kRequestTimeoutNs = int64_t{30} * 1'000'000'000;
@@ -382,9 +383,10 @@ inline constexpr size_t kMaxHoldsPerBucketInRedis = size_t{1} << 14;
 inline constexpr size_t kMaxTicketsPerBucketInRedis = 64;
 // How long a ticket may live: so long slots may stay free after a node with waiting callers died.
 inline constexpr int64_t kMaxTicketNs = int64_t{5} * 1'000'000'000;
-// Estimates of a bucket in Redis, with those that are settled and are kept: a node that does not
-// know the bucket reads them all, some 20 bytes each.
-inline constexpr size_t kMaxEstimatesPerBucketInRedis = size_t{1} << 16;
+// Estimates of a bucket in Redis, with those that are settled and are kept: each change of the
+// bucket writes the receipts of all, some 10 bytes each, and a node that does not know the bucket
+// reads them and 20 bytes more of each.
+inline constexpr size_t kMaxEstimatesPerBucketInRedis = size_t{1} << 14;
 // Limits of which the fence in Redis holds promised grant times. Each raise writes them, and every
 // node reads them. Promises of further limits are made for all limits. Ends of holds take half of
 // them; those of further limits are promised for all limits of slots.

@@ -403,5 +403,21 @@ TEST(RedisDataLossTest, LiftedFloorOpensOneLimitOnAllNodes) {
   }
 }
 
+TEST(RedisDataLossTest, LiftedFloorOpensBookedBucketThatNodeKnows) {
+  RedisServer server;
+  RedisNode node(server.url());
+  const auto booked = BookedRule(1);
+  const auto parent = FastRule(2);
+  for (const auto& rule : {booked, parent}) node.store().Register(rule);
+  BookTenMinutes(node, {{booked.get(), "k", 1}, {parent.get(), "", 1}});
+  // Redis may have lost data; this bucket is still there.
+  RedisCalls(server).Call({"DEL", "sluice:identity"});
+  while (AcquireWhenBack(node, *parent, "").retry_after_ns < 9 * kMinute) {
+    PassTime(std::chrono::milliseconds(10));
+  }
+  EXPECT_GT(LiftFloor(node, *parent).value_or(0), 0);
+  AwaitGrant(node, *parent, "");
+}
+
 }  // namespace
 }  // namespace sluice::testing

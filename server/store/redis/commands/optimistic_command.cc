@@ -261,7 +261,7 @@ std::optional<Next> OptimisticCommand::Open(const Reply& reply) {
     const std::string& state = reply.elements[2 + 3 * i].text;
     const std::string& receipts = reply.elements[3 + 3 * i].text;
     std::optional<OpenBucket> known = std::exchange(cached_[i], std::nullopt);
-    if (known.has_value() && !known->changed() && !state.empty() &&
+    if (known.has_value() && !known->changed() && !known->floored() && !state.empty() &&
         known->stored().state == state) {
       open_.push_back(*std::move(known));
     } else {

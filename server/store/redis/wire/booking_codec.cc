@@ -324,8 +324,19 @@ std::string EncodePast(const Parameters& parameters, const BucketImage& image, i
     case Kind::kConcurrency:
       break;  // its holds are in chunks
   }
+  std::vector<uint64_t> of_estimates;
+  if (estimates != nullptr) {
+    estimates->ForEach([&](const Estimate& one) { of_estimates.push_back(one.id); });
+  }
+  // Most receipts are in the order of their ids, as estimates are.
+  auto next = of_estimates.begin();
   const auto counts = [&](const BucketImage::Receipt& receipt) {
-    return estimates == nullptr || estimates->Find(receipt.id) == nullptr;
+    if (next == of_estimates.end() || *next != receipt.id) {
+      next = std::lower_bound(of_estimates.begin(), of_estimates.end(), receipt.id);
+      if (next == of_estimates.end() || *next != receipt.id) return true;
+    }
+    ++next;
+    return false;
   };
   const auto counted =
       static_cast<size_t>(std::count_if(image.receipts.begin(), image.receipts.end(), counts));

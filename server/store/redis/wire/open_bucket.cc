@@ -62,10 +62,15 @@ void OpenBucket::ApplyFloor(int64_t floor_us) {
   // How full the bucket was since then is not known, so receipts are worth nothing.
   image.receipts.clear();
   state_ = BucketState::FromImage(parameters_, image);
+  floored_ = true;
 }
 
 int64_t OpenBucket::NotBeforeNs() const {
-  return bookings() == 0 ? std::numeric_limits<int64_t>::min() : Absolute(state_.NotBeforeNs());
+  // A token bucket's time line begins at its origin: a time before it would be taken for it, and
+  // what the bucket lacks there would then be written as of the earlier time.
+  const int64_t begin_ns =
+      parameters_.kind == Kind::kTokenBucket ? origin_ns_ : std::numeric_limits<int64_t>::min();
+  return bookings() == 0 ? begin_ns : std::max(begin_ns, Absolute(state_.NotBeforeNs()));
 }
 
 void OpenBucket::Fold(int64_t now_ns) {
@@ -318,7 +323,7 @@ int64_t OpenBucket::LastGrantTimeNs() const { return Absolute(state_.LastGrantTi
 void OpenBucket::Written(std::string_view writer) {
   writer_.assign(writer);
   exists_ = true;
-  changed_ = false;
+  changed_ = floored_ = false;
   stored_ = std::move(next_);
   refunded_.clear();
   runs_changed_ = false;

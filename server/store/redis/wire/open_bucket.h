@@ -111,6 +111,8 @@ class OpenBucket {
   // a token bucket counts as empty, with all its debt used, at the floor; all others grant nothing
   // until no permit taken before the floor would count.
   void ApplyFloor(int64_t floor_us);
+  // A floor changed it since it was read or written, so it is not what Redis has.
+  bool floored() const { return floored_; }
 
   // As the functions of algorithm::BucketState. REQUIRES: now_ns not before NotBeforeNs(), and
   // Fold(now_ns) was called.
@@ -273,6 +275,7 @@ class OpenBucket {
   std::string writer_;
   bool exists_ = false;
   bool changed_ = false;
+  bool floored_ = false;
   uint64_t last_booking_id_ = 0;
   std::vector<Part> parts_;  // all bookings, in order
   std::optional<Unread> unread_;

@@ -190,7 +190,7 @@ absl::StatusOr<bool> OpenBucket::Load(size_t* most) {
   }
   // To make the state of them takes about as long as to read them.
   if (*most == 0) return false;
-  *most -= std::min(*most, image.bookings.size());
+  *most -= std::min(*most, image.bookings.size() + image.estimates.size() + image.receipts.size());
   Unread unread = *std::move(unread_);
   unread_.reset();
   Finish(std::move(unread));
@@ -295,7 +295,7 @@ bool OpenBucket::Follow(const StoredBookings& to, BucketImage past, int64_t orig
   stored_ = to;
   tickets_ = TicketList(to.tickets);
   exists_ = true;
-  changed_ = false;
+  changed_ = floored_ = false;
   changed_estimates_.clear();
   size_t size = 0;
   for (const Part& part : parts_) size += part.size;

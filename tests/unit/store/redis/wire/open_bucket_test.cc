@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/bounds.h"
 #include "server/algorithm/make_parameters.h"
 
 namespace sluice::store::redis {
@@ -444,6 +445,60 @@ TEST(OpenBucketEstimatesTest, ThoseThatEndOneByOneLeaveFewChunks) {
   for (uint64_t id = 1; id <= kEstimates; ++id) {
     ASSERT_EQ(read->FindEstimate(id).has_value(), is_long(id)) << id;
   }
+}
+
+TEST(OpenBucketEstimatesTest, ClockThatIsSetBackGivesNothingBack) {
+  const algorithm::Parameters tokens = *algorithm::MakeTokenBucket({10, kSecond}, 100, 0);
+  std::vector<OpenBucket> taken;
+  taken.push_back(*OpenBucket::Read(tokens, "", "", {}, kStartNs));
+  taken[0].Take(100, kStartNs, /*receipt_id=*/1, /*set=*/0);
+  taken[0].BeginEstimate(1, 100, kStartNs, kSecond);
+  Keys keys;
+  keys.Write(taken[0].Format("w.1", "v1", kStartNs));
+  // Another node, which sees an earlier time.
+  const int64_t clock_ns = kStartNs - kSecond / 2;
+  std::vector<OpenBucket> open;
+  open.push_back(*keys.Read(tokens, clock_ns, std::nullopt));
+  const int64_t now_ns = BeginAt(absl::MakeSpan(open), clock_ns);
+  open[0].Settle(1, {.actual = 100, .share = 100}, now_ns);
+  keys.Write(open[0].Format("w.1", "v2", now_ns));
+  const absl::StatusOr<OpenBucket> read = keys.Read(tokens, kStartNs, std::nullopt);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->LevelAt(kStartNs).remaining, 0);
+}
+
+TEST(OpenBucketEstimatesTest, EachChangeWritesAtMostTenBytesForEachReceipt) {
+  const algorithm::Parameters tokens =
+      *algorithm::MakeTokenBucket({1'000'000, kSecond}, 1'000'000, 0);
+  OpenBucket bucket = *OpenBucket::Read(tokens, "", "", {}, kStartNs);
+  uint64_t id = 0;
+  while (bucket.HasRoomForEstimate(kStartNs)) {
+    bucket.Take(1, kStartNs, ++id, /*set=*/0);
+    bucket.BeginEstimate(id, 1, kStartNs, 3600 * kSecond);
+  }
+  EXPECT_EQ(id, common::bounds::kMaxEstimatesPerBucketInRedis);
+  Keys keys;
+  keys.Write(bucket.Format("w.1", "v1", kStartNs));
+  EXPECT_LE(keys.past().size(), 10 * id + 100);
+}
+
+TEST(OpenBucketFloorTest, IsNotPartOfTheBucket) {
+  const algorithm::Parameters tokens = *algorithm::MakeTokenBucket({10, kSecond}, 100, 0);
+  OpenBucket bucket = *OpenBucket::Read(tokens, "", "", {}, kStartNs);
+  bucket.Take(50, kStartNs, /*receipt_id=*/1, /*set=*/0);
+  bucket.Book({kStartNs + 3600 * kSecond, 1, /*id=*/2, /*set=*/0}, kStartNs);
+  Keys keys;
+  keys.Write(bucket.Format("w.1", "v1", kStartNs));
+  bucket.Written("w.1");
+  bucket.ApplyFloor((kStartNs + 600 * kSecond) / 1000);
+  EXPECT_TRUE(bucket.floored());
+  EXPECT_FALSE(bucket.CanTake(1, kStartNs, /*set=*/0));
+  // As the node reads it after the floor was lifted.
+  const absl::StatusOr<OpenBucket> read = keys.Read(tokens, kStartNs, std::move(bucket));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->floored());
+  EXPECT_EQ(read->LevelAt(kStartNs).remaining, 50);
+  EXPECT_EQ(read->RefundableAt(kStartNs).receipts, 1u);
 }
 
 // ---- Logs with many runs ----
