@@ -235,6 +235,11 @@ class BucketState {
     return receipts_.size() + (slots() == nullptr ? 0 : slots()->holds().size());
   }
 
+  // What RefundableAt walks.
+  size_t receipt_places() const {
+    return receipts_.places() + (slots() == nullptr ? 0 : slots()->holds().size());
+  }
+
   // A token bucket without open receipts, estimates and bookings: the TAT is its whole state.
   // (Receipts that have become worthless are closed by the next TryTake, Refund or CloseWorthless.)
   bool IsPlainTokenBucket() const {

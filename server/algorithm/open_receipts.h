@@ -75,6 +75,8 @@ class OpenReceipts {
 
   bool empty() const { return size() == 0; }
   size_t size() const { return list_ == nullptr ? 0 : list_->open; }
+  // That a walk over all of them passes: those that are closed and keep their places, too.
+  size_t places() const { return list_ == nullptr ? 0 : list_->slots.size() - list_->head; }
   size_t kept() const { return size() - (list_ == nullptr ? 0 : list_->not_kept); }
   size_t MemoryBytes() const {
     return list_ == nullptr ? 0

@@ -167,7 +167,7 @@ class LockedBucket {
     if (Record::IsPlain(word_)) return {};
     return state().RefundableAt(parameters(), At(now_ns));
   }
-  size_t open_receipts() const { return Record::IsPlain(word_) ? 0 : state().open_receipts(); }
+  size_t receipt_places() const { return Record::IsPlain(word_) ? 0 : state().receipt_places(); }
   std::optional<uint64_t> Refund(uint64_t receipt_id, int64_t now_ns) {
     if (Record::IsPlain(word_)) return std::nullopt;
     return ToChange().Refund(parameters(), receipt_id, At(now_ns));

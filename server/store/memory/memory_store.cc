@@ -451,9 +451,8 @@ bool MemoryStore::QueryOne(QueryItem& item, int64_t now_ns, Work work) {
     item.level = bucket.LevelAt(at_ns, &own);
     work.budget->Note(bucket.DecisionSteps() + static_cast<size_t>(own.work() - before));
     if (item.with_refundable) {
-      // Receipts that are closed and keep their places are walked too.
       constexpr size_t kReceiptsPerStep = 2;
-      work.budget->Note(bucket.open_receipts() / kReceiptsPerStep);
+      work.budget->Note(bucket.receipt_places() / kReceiptsPerStep);
       item.refundable = bucket.RefundableAt(at_ns);
     }
     item.waiting = bucket.bookings();

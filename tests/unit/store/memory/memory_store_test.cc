@@ -627,6 +627,32 @@ TEST_F(MemoryStoreTest, ConvertsThousandsOfBookingsInParts) {
   }
 }
 
+TEST_F(MemoryStoreTest, QueryCountsThePlacesOfClosedReceipts) {
+  const auto rule = TokenBucket(1, 10'000, 10'000);
+  store_.Register(rule);
+  constexpr int kEstimates = 5000;
+  std::vector<uint64_t> receipts;
+  for (int i = 0; i < kEstimates; ++i) {
+    receipts.push_back(
+        Acquire(store_, *rule, "k", 1, {.settle_within_ns = 3600 * kSecond}).receipt_id);
+  }
+  // The first one stays open, and keeps the places of all others.
+  for (size_t i = 1; i < receipts.size(); ++i) {
+    ASSERT_EQ(testing::Settle(store_, receipts[i], {{rule.get(), "k", 1}}, {1}).outcome,
+              SettleOutcome::kSettled);
+  }
+  struct Operation final : QueryOperation {
+    void Done() override {}
+  } operation;
+  std::vector<QueryItem> items(256, {.rule = rule.get(), .key = "k"});
+  operation.items = absl::MakeSpan(items);
+  operation.most_work = Operation::kSliceWork;
+  store_.Query(&operation);
+  EXPECT_EQ(items[0].refundable.receipts, 1u);
+  EXPECT_GE(operation.work, kEstimates / 2);
+  EXPECT_GT(operation.undecided, items.size() - 16);
+}
+
 TEST_F(MemoryStoreTest, ABucketThatIsBeingConvertedDecidesNothing) {
   const auto from = MakeRule(1, algorithm::MakeSlidingLog({10, kSecond}).value());
   store_.Register(from);
