@@ -80,6 +80,7 @@ void SlabAllocator::Free(void* object, size_t bytes) {
       c.partial = slab;
     }
     if (slab->vacated) {
+      --c.leaving;
       if (slab->used == 0) release = slab;
     } else {
       ++c.room;
@@ -102,9 +103,12 @@ bool SlabAllocator::Vacates(const void* object) {
   Class& c = arena.classes[slab->object_class];
   if (slab->vacated) return true;
   const size_t room = slab->capacity - slab->used;
-  if (slab->used >= slab->capacity / kMostlyEmpty || c.room - room < slab->used) return false;
+  if (slab->used >= slab->capacity / kMostlyEmpty || c.room - room < slab->used + c.leaving) {
+    return false;
+  }
   Unlink(&c, slab);
   c.room -= room;
+  c.leaving += slab->used;
   return slab->vacated = true;
 }
 

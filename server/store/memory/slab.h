@@ -95,6 +95,7 @@ class SlabAllocator {
     Slab* partial = nullptr;  // slabs with room, most recently freed into first
     Slab* spare = nullptr;    // one empty slab, kept
     size_t room = 0;          // objects for which the partial slabs have room
+    size_t leaving = 0;       // objects in vacated slabs, which need room in others
   };
 
   struct alignas(64) Arena {

@@ -88,6 +88,40 @@ TEST(SlabAllocatorTest, VacatesSlabsThatAreMostlyEmpty) {
   for (size_t i = each + each / 2; i < objects.size(); ++i) slabs.Free(objects[i], 512);
 }
 
+TEST(SlabAllocatorTest, VacatesOnlySlabsForWhoseObjectsThereIsRoom) {
+  SlabAllocator slabs;
+  constexpr size_t kSlabs = 10;
+  std::vector<void*> objects;
+  while (slabs.memory_bytes() <= kSlabs * (64 << 10)) objects.push_back(slabs.Allocate(0, 512));
+  slabs.Free(objects.back(), 512);
+  objects.pop_back();
+  slabs.Trim();
+  // Each slab is a little less than half full.
+  const size_t each = objects.size() / kSlabs;
+  const size_t used = each / 2 - 2;
+  std::vector<std::vector<void*>> left(kSlabs);
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (i % each < used) {
+      left[i / each].push_back(objects[i]);
+    } else {
+      slabs.Free(objects[i], 512);
+    }
+  }
+  const uint64_t before = slabs.memory_bytes();
+  size_t leaving = 0;
+  for (std::vector<void*>& slab : left) leaving += slabs.Vacates(slab[0]) ? slab.size() : 0;
+  EXPECT_GE(leaving, 2 * used);
+  std::vector<void*> moved;
+  for (size_t i = 0; i < leaving; ++i) moved.push_back(slabs.Allocate(0, 512));
+  EXPECT_EQ(slabs.memory_bytes(), before);
+  for (const std::vector<void*>& slab : left) {
+    for (void* object : slab) slabs.Free(object, 512);
+  }
+  for (void* object : moved) slabs.Free(object, 512);
+  slabs.Trim();
+  EXPECT_EQ(slabs.memory_bytes(), 0u);
+}
+
 TEST(SlabAllocatorTest, SmallObjectsCostLittleMoreThanTheirSize) {
   SlabAllocator slabs;
   constexpr size_t kObjects = 1'000'000;
