@@ -52,7 +52,7 @@ void RuleRegistry::NoteHeld(Entry& entry) {
   // Operations hold the rules that they name, through their snapshot of the limits. So a rule that
   // only the registry holds is not needed again.
   const bool held = entry.rule.use_count() > 1;
-  if (held != entry.held) room_.SetHeld(*entry.part, held);
+  if (held != entry.held) room_.SetHeld(*entry.part, *entry.rule, held);
   entry.held = held;
 }
 

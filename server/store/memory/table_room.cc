@@ -25,6 +25,11 @@ uint64_t TableRoom::MaxBytesPerKey(const algorithm::Parameters& parameters, uint
          algorithm::BucketState::MaxBytes(parameters, max_owed);
 }
 
+uint64_t TableRoom::PerKey(const Rule& rule) const {
+  return max_bytes_ == 0 ? 1
+                         : std::max(MaxBytesPerKey(rule.parameters, MaxOwed(rule)), least_cost_);
+}
+
 uint64_t TableRoom::CostOf(size_t key_bytes) const {
   return max_bytes_ == 0 ? 1 : std::max(Record::Bytes(key_bytes) + kSlotBytes, least_cost_);
 }
@@ -34,20 +39,20 @@ std::shared_ptr<TableRoom::Part> TableRoom::Join(const Rule& rule) {
   std::shared_ptr<Part>& part = parts_[rule.limit_id];
   if (part == nullptr) part.reset(new Part{.limit_id = rule.limit_id});
   ++part->rules;
-  const uint64_t per_key =
-      max_bytes_ == 0 ? 1 : std::max(MaxBytesPerKey(rule.parameters, MaxOwed(rule)), least_cost_);
-  // Of several rules of a limit the one that takes most counts. All have the same min_keys, unless
-  // these have changed.
-  const bool first = part->held++ == 0 || part->min_keys != rule.min_keys;
-  part->per_key = first ? per_key : std::max(part->per_key, per_key);
+  part->per_key.insert(PerKey(rule));
+  // All rules of a limit have the same, unless it has changed.
   part->min_keys = rule.min_keys;
   stale_ = true;
   return part;
 }
 
-void TableRoom::SetHeld(Part& part, bool held) {
+void TableRoom::SetHeld(Part& part, const Rule& rule, bool held) {
   common::MutexLock lock(&mu_);
-  part.held += held ? 1 : -1;
+  if (held) {
+    part.per_key.insert(PerKey(rule));
+  } else {
+    part.per_key.erase(part.per_key.find(PerKey(rule)));
+  }
   stale_ = true;
 }
 
@@ -64,10 +69,12 @@ void TableRoom::ComputeParts() {
   uint64_t equal = 0;
   for (const auto& [limit_id, part] : parts_) {
     part->reserved = 0;
-    if (part->held == 0) continue;
+    if (part->per_key.empty()) continue;
     if (const std::optional<uint64_t> min_keys = part->min_keys) {
       // The configuration was refused if they do not fit; but the table may be bounded by buckets.
-      part->reserved = std::min(*min_keys, left / part->per_key) * part->per_key;
+      // Of several rules the one that takes most counts.
+      const uint64_t per_key = *part->per_key.rbegin();
+      part->reserved = std::min(*min_keys, left / per_key) * per_key;
       left -= part->reserved;
     } else {
       ++equal;
@@ -78,7 +85,7 @@ void TableRoom::ComputeParts() {
   rest_ = size_;
   beyond_ = 0;
   for (const auto& [limit_id, part] : parts_) {
-    if (part->held != 0 && !part->min_keys.has_value()) part->reserved = each;
+    if (!part->per_key.empty() && !part->min_keys.has_value()) part->reserved = each;
     rest_ -= part->reserved;
     beyond_ += Beyond(*part);
     part->beyond.store(part->used > part->reserved, std::memory_order_relaxed);

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -50,9 +51,9 @@ class TableRoom {
     uint64_t used = 0;
     uint64_t reserved = 0;
     std::optional<uint64_t> min_keys = {};
-    uint64_t per_key = 0;  // worst-case room of a key
-    uint32_t rules = 0;    // that have joined and not left
-    uint32_t held = 0;     // of these, those that a table of limits holds
+    uint32_t rules = 0;  // that have joined and not left
+    // Of each of these that a table of limits holds: the worst-case room of a key.
+    std::multiset<uint64_t> per_key = {};
     // Whether it uses more than is reserved for it.
     std::atomic<bool> beyond{false};
   };
@@ -63,7 +64,7 @@ class TableRoom {
   // The part of the rule's limit; the rule is held.
   std::shared_ptr<Part> Join(const Rule& rule);
   // A table of limits holds one of the limit's rules again, or no longer.
-  void SetHeld(Part& part, bool held);
+  void SetHeld(Part& part, const Rule& rule, bool held);
   // To be called once for each Join, when the rule is forgotten. REQUIRES: it is not held.
   void Leave(const Part& part);
 
@@ -98,6 +99,8 @@ class TableRoom {
   uint64_t ReservableBytes() const { return max_bytes_ / 2; }
 
  private:
+  // What a key of the rule takes at most.
+  uint64_t PerKey(const Rule& rule) const;
   // The room of a bucket without its state.
   uint64_t CostOf(size_t key_bytes) const;
   void ComputeParts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

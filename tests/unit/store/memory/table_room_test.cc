@@ -145,12 +145,32 @@ TEST(TableRoomTest, ChangedMinKeysReplaceTheOldOnes) {
   EXPECT_EQ(TakeAll(room, *equal), 400u);
 }
 
+TEST(TableRoomTest, RuleThatNoTableHoldsReservesNothing) {
+  TableRoom room(1000, 1'000'000);
+  Rule log = RuleOf(1, 9);
+  log.parameters = algorithm::MakeSlidingLog({10'000, int64_t{86'400'000'000'000}}).value();
+  const auto part = room.Join(log);
+  Rule tokens = RuleOf(1, 9);
+  room.Join(tokens);
+  room.Refresh();
+  const uint64_t of_log = part->reserved;
+  EXPECT_GT(of_log, 9 * 20'000u);
+  room.SetHeld(*part, log, false);
+  room.Refresh();
+  EXPECT_LT(part->reserved, of_log / 10);
+  EXPECT_GE(part->reserved, 9 * 1000u);
+  // It is held again.
+  room.SetHeld(*part, log, true);
+  room.Refresh();
+  EXPECT_EQ(part->reserved, of_log);
+}
+
 TEST(TableRoomTest, PartOfALimitThatNoTableHoldsGoesToTheOthers) {
   TableRoom room(100, 0);
   const auto gone = room.Join(RuleOf(1));
   const auto stays = room.Join(RuleOf(2));
   EXPECT_EQ(TakeAll(room, *gone), 75u);
-  room.SetHeld(*gone, false);
+  room.SetHeld(*gone, RuleOf(1), false);
   // 50 are reserved for the other one, but the 75 leave 25 of all.
   EXPECT_EQ(TakeAll(room, *stays), 25u);
   for (int i = 0; i < 75; ++i) room.Give(*gone, 8);
@@ -258,7 +278,7 @@ RC_GTEST_PROP(TableRoomPropertyTest, PartsAreNeverLent, ()) {
     Limit& limit = at->second;
     if (kind == 1) {
       limit.held = !limit.held;
-      room.SetHeld(*limit.part, limit.held);
+      room.SetHeld(*limit.part, RuleOf(at->first), limit.held);
       continue;
     }
     if (kind == 2 && !limit.held && limit.used == 0) {
