@@ -38,8 +38,8 @@ void BookingSets::SetLast(uint64_t set, int64_t grant_time_ns) {
 }
 
 size_t BookingSets::MemoryBytes() const {
-  // A slot and its control byte.
-  return sets_.capacity() * (sizeof(std::pair<uint64_t, Outstanding>) + 1);
+  // Nodes of the tree are half full to full.
+  return sets_.size() * 2 * sizeof(std::pair<uint64_t, Outstanding>);
 }
 
 int64_t JointGrantTimeNs(size_t buckets, int64_t from_ns, int64_t after_all_ns,

@@ -36,7 +36,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "common/bounds.h"
@@ -76,7 +76,8 @@ class BookingSets {
     int64_t last_ns = 0;
     uint64_t bookings = 0;
   };
-  absl::flat_hash_map<uint64_t, Outstanding> sets_;
+  // A hash table would grow in one step, of milliseconds for 100,000 sets.
+  absl::btree_map<uint64_t, Outstanding> sets_;
 };
 
 // How far a calendar was rebuilt after its parameters changed: up to a chunk.
