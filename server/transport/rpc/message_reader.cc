@@ -16,7 +16,7 @@ absl::Status GzipInflater::Begin(absl::Span<const uint8_t> compressed) {
   const int started = ready_ ? inflateReset(&stream_) : inflateInit2(&stream_, kGzipOnly);
   if (started != Z_OK) return absl::ResourceExhaustedError("no memory to decompress");
   ready_ = running_ = true;
-  stream_.avail_in = static_cast<uInt>(compressed.size());
+  left_ = compressed.size();
   total_ = 0;
   return absl::OkStatus();
 }
@@ -27,14 +27,22 @@ absl::StatusOr<bool> GzipInflater::Inflate(absl::Span<const uint8_t> compressed,
     if (absl::Status begun = Begin(compressed); !begun.ok()) return begun;
   }
   absl::Cleanup stop = [this] { running_ = false; };
-  stream_.next_in = const_cast<uint8_t*>(compressed.end()) - stream_.avail_in;
   const size_t until = total_ + step_bytes;
-  while (true) {
+  // Blocks, and a header, that decompress to nothing take time too.
+  for (size_t parts = 0;; ++parts, ++parts_) {
+    if (total_ >= until || parts > step_bytes / kBytesPerPart) {
+      std::move(stop).Cancel();
+      return false;
+    }
     // Room for one byte above the bound shows whether the message is larger than the bound.
     const size_t room = std::min(max_bytes + 1 - total_, step_bytes);
     stream_.next_out = out->Reserve(room);
     stream_.avail_out = static_cast<uInt>(room);
-    const int result = inflate(&stream_, Z_NO_FLUSH);
+    const size_t given = std::min(left_, kMostPerPart);
+    stream_.next_in = const_cast<uint8_t*>(compressed.end()) - left_;
+    stream_.avail_in = static_cast<uInt>(given);
+    const int result = inflate(&stream_, Z_BLOCK);
+    left_ -= given - stream_.avail_in;
     const size_t made = room - stream_.avail_out;
     out->Commit(made);
     total_ += made;
@@ -43,15 +51,9 @@ absl::StatusOr<bool> GzipInflater::Inflate(absl::Span<const uint8_t> compressed,
           absl::StrCat("the decompressed message has more than ", max_bytes, " bytes"));
     }
     if (result == Z_STREAM_END) break;
-    if (result != Z_OK || (made == 0 && stream_.avail_in == 0)) {
-      return absl::InternalError("the message is not valid gzip");
-    }
-    if (total_ >= until) {
-      std::move(stop).Cancel();
-      return false;
-    }
+    if (result != Z_OK) return absl::InternalError("the message is not valid gzip");
   }
-  if (stream_.avail_in != 0) {
+  if (left_ != 0) {
     return absl::InternalError("bytes follow the end of the message's gzip stream");
   }
   return true;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,7 +27,8 @@ class GzipInflater {
   GzipInflater(const GzipInflater&) = delete;
   GzipInflater& operator=(const GzipInflater&) = delete;
 
-  // Decompresses up to `step_bytes` more, and appends them. Returns whether that was all. Until
+  // Decompresses up to `step_bytes` more, at most a part for each kBytesPerPart of them, and
+  // appends them. Returns whether that was all. Until
   // then, or an error, or Cancel, each call has the same bytes, which may have moved, `max_bytes`
   // and `out`.
   // INTERNAL: `compressed` is not one complete gzip stream. RESOURCE_EXHAUSTED: the result is
@@ -36,14 +38,22 @@ class GzipInflater {
   // Forgets the message that is being decompressed.
   void Cancel() { running_ = false; }
   bool running() const { return running_; }
+  // The parts decompressed since the last call. A part is at most one block, and takes up to 3 us
+  // beside what it gives.
+  size_t TakeParts() { return std::exchange(parts_, 0); }
 
  private:
+  static constexpr size_t kBytesPerPart = 256;  // decompressed
+  static constexpr size_t kMostPerPart = 1024;  // compressed
+
   absl::Status Begin(absl::Span<const uint8_t> compressed);
 
   z_stream stream_{};
   bool ready_ = false;
   bool running_ = false;  // within a message
-  size_t total_ = 0;      // bytes of it
+  size_t left_ = 0;       // bytes of it that are compressed
+  size_t total_ = 0;      // bytes of it that are not
+  size_t parts_ = 0;
 };
 
 // Decompresses one message at a time.

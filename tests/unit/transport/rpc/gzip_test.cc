@@ -1,5 +1,6 @@
 #include "tests/support/gzip.h"
 
+#include <functional>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -62,6 +63,34 @@ TEST(GzipInflaterTest, StopsAtTheBound) {
   const absl::Status status = Decompress(inflater, Gzip(std::string(10'000'000, 'x')), 1000, &out);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LE(out.size(), 1001u);
+}
+
+TEST(GzipInflaterTest, BlocksAndHeadersThatHoldNothingTakeStepsToo) {
+  const std::string header("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff", 10);
+  std::string blocks = header;
+  for (int i = 0; i < 10'000; ++i) blocks.append("\0\0\0\xff\xff", 5);
+  std::string name = header + std::string(100'000, 'n') + '\0';
+  name[3] = 8;  // it has a name
+  for (std::string& bytes : {std::ref(blocks), std::ref(name)}) {
+    bytes.append("\1\0\0\xff\xff", 5).append(8, '\0');  // the last block, CRC and length
+    GzipInflater inflater;
+    Buffer out;
+    size_t steps = 0;
+    size_t parts = 0;
+    absl::StatusOr<bool> done = false;
+    while (done.ok() && !*done) {
+      done = inflater.Inflate({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()},
+                              /*max_bytes=*/1000, /*step_bytes=*/4096, &out);
+      const size_t of_step = inflater.TakeParts();
+      EXPECT_LE(of_step, 17u);
+      parts += of_step;
+      ++steps;
+    }
+    EXPECT_TRUE(done.ok()) << done.status();
+    EXPECT_EQ(out.size(), 0u);
+    EXPECT_GE(parts, &bytes == &blocks ? 10'000u : 97u);
+    EXPECT_GE(steps, parts / 17);
+  }
 }
 
 TEST(GzipInflaterTest, RefusesAnythingButOneCompleteStream) {

@@ -112,7 +112,11 @@ TEST_F(MessageReaderTest, SmallMessageOfLargeGzipKeepsLittleMemory) {
   gzip.insert(10, std::string(100'000, 'n') + '\0');
   reader_.Begin(MessageReader::Encoding::kGzip, 200'000);
   Append(Framed(gzip, 1));
-  const auto step = reader_.TakeSingle(decompressor_, kStepBytes);
+  auto step = reader_.TakeSingle(decompressor_, kStepBytes);
+  EXPECT_EQ(step->state, MessageReader::Step::State::kUnfinished);
+  while (step.ok() && step->state == MessageReader::Step::State::kUnfinished) {
+    step = reader_.TakeSingle(decompressor_, kStepBytes);
+  }
   ASSERT_TRUE(step.ok());
   EXPECT_EQ(std::string(step->message.begin(), step->message.end()), "small");
   EXPECT_LE(reader_.capacity(), size_t{4} << 10);
