@@ -25,13 +25,17 @@ constexpr size_t kMaxMetadataBytes = common::bounds::kMaxAuthorizationBytes + 1;
 constexpr size_t kInflateBytes = 16 << 10;
 
 // Units of work (net::WorkQueue): a message and its call, beside what the handler counts; a step of
-// decompression; a frame of a response.
+// decompression, and each part of it; a frame of a response.
 constexpr int64_t kMessageUnits = 6;
 constexpr int64_t kInflateUnits = kInflateBytes / 100;
+constexpr int64_t kPartUnits = 20;
 constexpr int64_t kSendUnits = 4;
 
 // Bytes of an unknown method's path that its error has. The path itself may have 16 KB.
 constexpr size_t kMaxUnknownBytes = 256;
+
+// Before each message (MessageReader).
+constexpr size_t kPrefixBytes = 5;
 
 std::string UnknownMethodText(const MethodTable& methods, std::string_view path) {
   const size_t slash = path.rfind('/');
@@ -67,7 +71,7 @@ void RpcCall::Recycle() {
   request_state_ = RequestState::kHeaders;
   response_state_ = ResponseState::kNotSubmitted;
   deadline_passed_ = paused_ = congested_ = delivering_ = continues_ = timer_planned_ = false;
-  deadline_ns_ = kNoDeadline;
+  deadline_ns_ = message_end_ns_ = kNoDeadline;
   state_ = nullptr;
   large_ = nullptr;
   head_ = RequestHead();
@@ -310,6 +314,7 @@ std::optional<MessageReader::Message> RpcCall::TakeMessage() {
     const size_t step_bytes = large_ != nullptr ? kInflateBytes : RpcLoop::kLargeMessageBytes;
     const auto step = method_->unary != nullptr ? reader_.TakeSingle(decompressor, step_bytes)
                                                 : reader_.Next(decompressor, step_bytes);
+    Spend(kPartUnits * static_cast<int64_t>(decompressor.inflater.TakeParts()));
     if (!step.ok()) {
       large_ = nullptr;
       Abort(step.status());
@@ -371,6 +376,7 @@ void RpcCall::Deliver() {
     if (large_ == nullptr && reader_.next_bytes() > 0 && RefuseOverMemory()) break;
     const auto message = TakeMessage();
     if (!message.has_value() || !AuthorizeAgain()) break;
+    message_end_ns_ = kNoDeadline;
     method_->streaming->OnMessage(*this, *message);
   }
   delivering_ = false;
@@ -380,13 +386,25 @@ void RpcCall::DeliverAndRestoreWindow() {
   Deliver();
   reader_.Trim(kIdleKeepBytes);
   UpdateHeldBytes();
-  if (finished()) return;
-  if (!reading() || connection_->IsReady(*this)) return;
+  if (finished() || !reading()) return;
+  WatchMessage();
+  if (connection_->IsReady(*this)) return;
   if (request_state_ == RequestState::kEnded) {
     EndRequests();
   } else if (request_state_ == RequestState::kBody) {
     RestoreWindow();
   }
+}
+
+bool RpcCall::awaits_rest() const {
+  return reader_.size() > 0 && reader_.size() < kPrefixBytes + reader_.next_bytes();
+}
+
+void RpcCall::WatchMessage() {
+  if (message_end_ns_ != kNoDeadline || !awaits_rest()) return;
+  const int64_t now_ns = loop().now_ns();
+  message_end_ns_ = now_ns + connection_->rpc_loop().options().request_timeout_ns;
+  ArmTimer(now_ns);
 }
 
 void RpcCall::RestoreWindow() {
@@ -481,6 +499,7 @@ void RpcCall::Abort(absl::StatusCode code, std::string_view message) {
     phase_ = Phase::kAborting;
     NotifyCancelled();
     if (finished()) return;
+    reader_.Clear(kKeepBytes);  // its answers may wait for the peer for long
   }
   Fail(code, message);
 }
@@ -498,7 +517,7 @@ void RpcCall::PlanTimer(int64_t now_ns) {
 }
 
 void RpcCall::ArmTimer(int64_t now_ns) {
-  int64_t at_ns = deadline_ns_;
+  int64_t at_ns = std::min(deadline_ns_, message_end_ns_);
   if (phase_ == Phase::kReceiving) {
     at_ns = std::min(at_ns, now_ns + connection_->rpc_loop().options().request_timeout_ns);
   }
@@ -509,17 +528,23 @@ void RpcCall::OnTimer() {
   if (finished()) return;
   RpcLoop& loop = connection_->rpc_loop();
   loop.ReadClock();
-  deadline_passed_ = loop.Now() >= deadline_ns_;
+  const int64_t now_ns = loop.Now();
+  deadline_passed_ = now_ns >= deadline_ns_;
   if (phase_ == Phase::kRefused) {
     if (refusal_ != nullptr) Fail(refusal_->code(), common::ToStd(refusal_->message()));
     return;
   }
-  if (phase_ == Phase::kStarted && !deadline_passed_) {
-    ArmTimer(loop.Now());
+  const bool message_late = now_ns >= message_end_ns_ && awaits_rest();
+  if (phase_ == Phase::kStarted && !deadline_passed_ && !message_late) {
+    // A message that is complete may wait for its turn.
+    if (now_ns >= message_end_ns_) message_end_ns_ = kNoDeadline;
+    ArmTimer(now_ns);
     return;
   }
-  Abort(absl::StatusCode::kDeadlineExceeded,
-        deadline_passed_ ? "the deadline passed" : "the request did not end in time");
+  std::string_view why = "the request did not end in time";
+  if (message_late) why = "the rest of a message did not arrive in time";
+  if (deadline_passed_) why = "the deadline passed";
+  Abort(absl::StatusCode::kDeadlineExceeded, why);
 }
 
 }  // namespace sluice::transport

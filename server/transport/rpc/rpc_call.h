@@ -63,7 +63,8 @@ class RpcCall final : public ServerCall,
   void Cancel();
   // The connection is being drained.
   void Drain();
-  // Arms the timer for the deadline, or for the end of the request. Once; later calls do nothing.
+  // Arms the timer for the deadline, or for the end of the request or message. Once; later calls do
+  // nothing.
   void PlanTimer(int64_t now_ns);
   bool timer_planned() const { return timer_planned_; }
   // ServerCall::Refuse.
@@ -106,6 +107,11 @@ class RpcCall final : public ServerCall,
   // Whether the call may take a large message now; else it waits.
   bool BeginLarge();
   void DeliverAndRestoreWindow();
+  // Whether the next message has begun to arrive and is not complete.
+  bool awaits_rest() const;
+  // Streams: bounds the time until a message that has begun is complete. Called when its first byte
+  // has arrived and the call takes messages; later calls for the same message do nothing.
+  void WatchMessage();
   // If enough bytes were received since the last time.
   void RestoreWindow();
   void EndRequests();
@@ -122,6 +128,7 @@ class RpcCall final : public ServerCall,
   Decompressor* large_ = nullptr;
   size_t unconsumed_ = 0;  // DATA bytes for which the stream window was not restored
   bool timer_planned_ = false;
+  int64_t message_end_ns_ = kNoDeadline;  // when a stream's message that has begun must be complete
   net::Timer timer_{net::Timer::To<&RpcCall::OnTimer>, this};
   std::string unknown_method_;             // the error's text
   std::unique_ptr<absl::Status> refusal_;  // of a call that is kRefused

@@ -32,7 +32,8 @@ struct RpcServerOptions : ConnectionOptions {
   RpcServerOptions() : ConnectionOptions("h2") {}
 
   ::sluice::http2::ServerOptions http2;
-  // From a request's headers to its end, for methods that take one message.
+  // From a request's headers to its end, for methods that take one message; for streams, from a
+  // message's first byte to its end.
   int64_t request_timeout_ns = common::bounds::kRequestTimeoutNs;
   // Bytes of unfinished requests of one connection, and of all of a loop. Above, calls are refused
   // with RESOURCE_EXHAUSTED; for the loop's sake only those of connections that hold more than

@@ -26,6 +26,7 @@ using ::sluice::testing::HeldMethod;
 using ::sluice::testing::StepMethod;
 
 constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kSecond = 1'000 * kMs;
 
 class RpcServerTest : public ::testing::Test {
  protected:
@@ -427,6 +428,103 @@ TEST_F(RpcServerTest, AnswersUnfinishedRequestWithDeadlineExceeded) {
   client_->Pump();
   EXPECT_EQ(client_->calls[id].status(), "4");
   EXPECT_EQ(echo_.calls, 0);
+}
+
+TEST_F(RpcServerTest, EndsStreamWhoseMessageDoesNotArriveInTime) {
+  const std::string framed = Framed("message");
+  // Of the prefix, and of the message.
+  for (const size_t part : {size_t{1}, size_t{6}}) {
+    Begin();
+    stream_ = EchoStream();
+    const int32_t id =
+        client_->Call("/t.T/Stream", Framed("whole") + framed.substr(0, part), {}, false);
+    client_->Pump();
+    server_->Advance(29 * kSecond);
+    client_->Continue(id, framed.substr(part, 1), false);  // gives it no more time
+    client_->Pump();
+    EXPECT_EQ(client_->calls[id].status(), "");
+    server_->Advance(2 * kSecond);
+    client_->Pump();
+    EXPECT_EQ(client_->calls[id].status(), "4") << part;
+    EXPECT_NE(client_->calls[id].Header("grpc-message").find("rest of a message"),
+              std::string::npos);
+    EXPECT_EQ(stream_.messages, 1);
+    EXPECT_EQ(stream_.cancelled, 1);
+  }
+}
+
+TEST_F(RpcServerTest, EndedStreamGivesUpItsUnfinishedMessageThoughItsAnswersAreUnread) {
+  RpcServerOptions options;
+  options.max_loop_buffered_bytes = 200'000;
+  Begin(options);
+  H2Client slow(*server_, /*auto_window=*/false);
+  slow.Pump();
+  stream_.times = 8;  // more than its window takes
+  const int32_t id = slow.Call("/t.T/Stream", Framed(std::string(10'000, 'x')), {}, false);
+  slow.Pump();
+  slow.Continue(id, Framed(std::string(150'000, 'x')).substr(0, 150'000), false);
+  slow.Pump();
+  const std::string large = Framed(std::string(100'000, 'l'));
+  EXPECT_EQ(Do("/t.T/Echo", large).status(), "8");
+  server_->Advance(20 * kSecond);
+  // It takes a byte of the answers, so that they do not stall.
+  for (const int32_t window : {0, id}) {
+    nghttp2_submit_window_update(slow.session, NGHTTP2_FLAG_NONE, window, 1);
+  }
+  slow.Pump();
+  server_->Advance(11 * kSecond);
+  slow.Pump();
+  EXPECT_FALSE(slow.calls[id].closed);
+  EXPECT_EQ(stream_.cancelled, 1);
+  EXPECT_EQ(Do("/t.T/Echo", large).status(), "0");
+}
+
+TEST_F(RpcServerTest, StreamMayWaitForItsNextMessageForEver) {
+  Begin();
+  const int32_t id = client_->Call("/t.T/Stream", Framed("a"), {}, false);
+  client_->Pump();
+  for (int i = 0; i < 10; ++i) {
+    server_->Advance(61 * kSecond);
+    client_->Pump();
+  }
+  EXPECT_EQ(client_->calls[id].status(), "");
+  client_->Continue(id, Framed("b"), true);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].messages(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(client_->calls[id].status(), "0");
+}
+
+TEST_F(RpcServerTest, EachMessageOfAStreamHasItsOwnTime) {
+  Begin();
+  const std::string framed = Framed("message");
+  const int32_t id = client_->Call("/t.T/Stream", framed.substr(0, 8), {}, false);
+  for (int i = 0; i < 10; ++i) {
+    client_->Pump();
+    server_->Advance(25 * kSecond);
+    client_->Continue(id, framed.substr(8) + framed.substr(0, 8), false);
+  }
+  client_->Pump();
+  EXPECT_EQ(stream_.messages, 10);
+  EXPECT_EQ(client_->calls[id].status(), "");
+}
+
+TEST_F(RpcServerTest, MessageThatIsCompleteMayWaitForItsTurn) {
+  Begin();
+  const std::string framed = Framed("message");
+  const int32_t id = client_->Call("/t.T/Stream", framed.substr(0, 8), {}, false);
+  client_->Pump();
+  stream_.last->PauseReading();
+  client_->Continue(id, framed.substr(8), true);
+  client_->Pump();
+  server_->Advance(31 * kSecond);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].status(), "");
+  ASSERT_NE(stream_.last, nullptr);
+  stream_.last->ResumeReading();
+  server_->loop->RunOnce(0);
+  client_->Pump();
+  EXPECT_EQ(client_->calls[id].messages(), std::vector<std::string>{"message"});
+  EXPECT_EQ(client_->calls[id].status(), "0");
 }
 
 TEST_F(RpcServerTest, ShedsCallsThatWaitedTooLongButNotHealthChecks) {
