@@ -71,7 +71,8 @@ class FloodGuard {
   Budget pings;
   Budget settings;    // one, seldom a few more
   Budget priorities;  // browsers send a handful at the start; gRPC clients none
-  // Few at once, compared with finished calls. Streams that the peer makes us reset count too.
+  // Few at once, compared with finished calls. Streams that the peer makes us reset count too,
+  // and HEADERS that no stream takes.
   Budget resets;
   Budget window_updates;  // a few per DATA frame of ours
   // None, except that some peers send unknown frames on purpose (RFC 8701, GREASE).

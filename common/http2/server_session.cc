@@ -68,7 +68,7 @@ void ServerSession::TakeRequest(const HeaderBlock& block) {
   last_stream_id_ = block.stream_id;
   floods().StreamOpened();
   if (block.stream_id > last_served_) {
-    SkipHeaders(block);
+    DropHeaders(block);
     return;
   }
   if (streams().size() >= options_.max_concurrent_streams) {
@@ -90,7 +90,7 @@ void ServerSession::TakeRequest(const HeaderBlock& block) {
 
 void ServerSession::TakeTrailers(Stream& stream, const HeaderBlock& block) {
   if (stream.receiving_ == Receiving::kIgnored) {
-    SkipHeaders(block);
+    DropHeaders(block);
     return;
   }
   if (stream.receiving_ == Receiving::kEnded) {
@@ -118,7 +118,11 @@ void ServerSession::TakeLateHeaders(const HeaderBlock& block) {
     Fail(ErrorCode::kStreamClosed, "HEADERS on a closed stream");
     return;
   }
-  SkipHeaders(block);
+  DropHeaders(block);
+}
+
+void ServerSession::DropHeaders(const HeaderBlock& block) {
+  if (Bound(floods().resets.Spend(1, now_ns()), "too_many_late_headers")) SkipHeaders(block);
 }
 
 // ---- Streams that end

@@ -102,6 +102,10 @@ class ServerSession final : public Session {
   void TakeTrailers(Stream& stream, const HeaderBlock& block);
   // HEADERS on a stream that is neither open nor new.
   void TakeLateHeaders(const HeaderBlock& block);
+  // Drops HEADERS that no stream takes. Few bytes of them can insert 64 KB into the HPACK table, so
+  // they have the budget of resets: honest clients send one for each stream that we reset, and some
+  // requests before they know that we end the connection.
+  void DropHeaders(const HeaderBlock& block);
   bool ClosedByPeer(int32_t stream_id) const;
 
   void SendFinalGoaway();

@@ -151,5 +151,67 @@ TEST(FloodTest, RefusesResetsOfClosedStreams) {
   EXPECT_LE(sent, 4100);
 }
 
+// Feeds HEADERS on streams `id`, `id + step` and so on until they are refused.
+void ExpectLateHeadersRefused(ServerEnd& server, uint32_t id, uint32_t step,
+                              const std::string& block) {
+  for (int sent = 0; sent < 3000 && !server.session().ended(); ++sent, id += step) {
+    server.Feed(Frame(FrameType::kHeaders, kEndHeaders | kEndStream, id, block));
+  }
+  EXPECT_EQ(server.error(), ErrorCode::kEnhanceYourCalm);
+  EXPECT_TRUE(server.session().terminated());
+  EXPECT_EQ(server.session().error_text(), "too_many_late_headers");
+}
+
+TEST(FloodTest, RefusesHeadersOfStreamsThatWereClosedLongAgo) {
+  ServerEnd server;
+  server.answer = {{{":status", "200"}}, "", {}};
+  server.Greet();
+  uint32_t id = 1;
+  for (; id < 2 * 66; id += 2) {
+    server.Feed(Frame(FrameType::kHeaders, kEndHeaders | kEndStream, id, RequestHeaders("/")));
+    server.Take();
+  }
+  // A name of 4064 bytes, which fills the HPACK table. The late HEADERS insert it again and again.
+  const std::string insert = "\x40\x7f\xe1\x1e" + std::string(4064, 'n') + std::string("\0", 1);
+  server.Feed(
+      Frame(FrameType::kHeaders, kEndHeaders | kEndStream, id, RequestHeaders("/") + insert));
+  server.Take();
+  ASSERT_FALSE(server.session().ended()) << server.session().error_text();
+  std::string block;
+  for (int i = 0; i < 16; ++i) block.append("\x7e\0", 2);
+  ExpectLateHeadersRefused(server, 1, 0, block);
+}
+
+TEST(FloodTest, RefusesHeadersOfAStreamThatIsBeingReset) {
+  ServerEnd server;
+  server.Greet();
+  server.Feed(Opened(1));
+  server.session().Reset(server.stream(1), ErrorCode::kCancel);
+  ExpectLateHeadersRefused(server, 1, 0, RequestHeaders("/"));
+}
+
+TEST(FloodTest, RefusesFloodOfRequestsAfterTheFinalGoaway) {
+  ServerEnd server;
+  server.Greet();
+  server.Feed(Opened(1));
+  server.session().Drain(server.now_ns);
+  server.Feed(Frame(FrameType::kPing, kAck, 0, "draining"));
+  server.Take();
+  ASSERT_FALSE(server.session().finished());
+  ExpectLateHeadersRefused(server, 3, 2, RequestHeaders("/"));
+}
+
+TEST(FloodTest, AcceptsTrailersThatCrossedResets) {
+  ServerEnd server;
+  server.Greet();
+  for (uint32_t id = 1; id < 2000; id += 2) {
+    server.Feed(Opened(id));
+    server.session().Reset(server.stream(static_cast<int32_t>(id)), ErrorCode::kCancel);
+    server.Take();
+    server.Feed(Frame(FrameType::kHeaders, kEndHeaders | kEndStream, id, RequestHeaders("/")));
+    ASSERT_FALSE(server.session().ended()) << id;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::http2
