@@ -26,6 +26,7 @@ void AppendValue(std::string_view value, common::Buffer* out) {
 
 net::PeerIdentity Exchange::peer_identity() const { return connection_->stream().peer_identity(); }
 std::string Exchange::peer_address() const { return connection_->stream().peer_address(); }
+uint64_t Exchange::peer() const { return connection_->stream().peer(); }
 const access::CallerPtr& Exchange::caller() const {
   return connection_->CallerOf(request_.header("authorization").value_or(std::string_view()));
 }

@@ -49,6 +49,8 @@ class Exchange : public common::ListLink<Exchange, FreeExchanges> {
   int64_t arrived_ns() const { return arrived_ns_; }
   // "127.0.0.1:50312", "unix:".
   std::string peer_address() const;
+  // As net::Stream::peer.
+  uint64_t peer() const;
   // As net::Stream::peer_identity.
   net::PeerIdentity peer_identity() const;
   // The caller, recognised by the header Authorization or by the connection. Null: the server has

@@ -69,6 +69,7 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
     call->peer_ = exchange.peer_address();
     call->actor_ = access::ActorOf(exchange.peer_identity());
   }
+  call->turns_of_ = exchange.peer();
   call->connection_state_ = exchange.connection_state();
   exchange.set_state(call.get());
   exchange.Keep(call);
@@ -85,12 +86,7 @@ void JsonMethod::OnRequest(http1::Exchange& exchange) {
     }
   };
   if (here || options_.turns == nullptr) return net::OnLoop(*call->work_, std::move(begin));
-  options_.background.Post([call, begin = std::move(begin)] {
-    call->method_->options_.turns->Begin([call, begin] {
-      call->EnterTurns();
-      begin();
-    });
-  });
+  options_.background.Post([call, begin = std::move(begin)] { call->TakeTurn(begin); });
 }
 
 void JsonMethod::OnCancelled(http1::Exchange& exchange) {
@@ -105,15 +101,15 @@ void JsonMethod::OnCancelled(http1::Exchange& exchange) {
 
 void JsonCall::ContinueInBackground(std::function<void()> go_on) {
   if (work_ == home_) work_ = &method_->options_.background;
-  work_->Post([this, go_on = std::move(go_on)] {
-    EnterTurns();
-    go_on();
-  });
+  work_->Post([this, go_on = std::move(go_on)] { TakeTurn(go_on); });
 }
 
-void JsonCall::EnterTurns() {
-  if (method_->options_.turns == nullptr || std::exchange(has_turn_, true)) return;
-  method_->options_.turns->Enter();
+void JsonCall::TakeTurn(std::function<void()> go_on) {
+  if (method_->options_.turns == nullptr || has_turn_) return go_on();
+  method_->options_.turns->Begin(turns_of_, [this, go_on = std::move(go_on)] {
+    has_turn_ = true;
+    go_on();
+  });
 }
 
 void JsonCall::LeaveTurns() {

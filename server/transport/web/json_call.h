@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -73,7 +74,8 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
  private:
   friend class JsonMethod;
 
-  void EnterTurns();
+  // In the background: runs `go_on`, of a batch when it has its turn.
+  void TakeTurn(std::function<void()> go_on);
   void LeaveTurns();
 
   const JsonMethod* method_ = nullptr;
@@ -86,6 +88,7 @@ class JsonCall : public std::enable_shared_from_this<JsonCall> {
   access::CallerPtr caller_;
   std::string peer_;
   std::string actor_;
+  uint64_t turns_of_ = 0;             // the peer (BackgroundTurns)
   std::shared_ptr<void> left_bytes_;  // of a call whose exchange was cancelled; set on home_
   // Relaxed: it spares the decision, and publishes nothing.
   std::atomic<bool> cancelled_{false};
@@ -105,7 +108,8 @@ class JsonMethod : public http1::Handler {
     bool always_in_background = false;
     // Whether the body may have any Content-Type: curl -d names none of JSON.
     bool any_content_type = false;
-    // Of batches: only so many are begun in the background at a time. Null: the call holds little.
+    // Of batches: only so many are begun in the background at a time, and their peers have turns.
+    // Null: the call holds little.
     BackgroundTurns* turns = nullptr;
     // Whether a call may have hundreds of items, each with a result.
     bool many_items = false;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "server/transport/services/bookings_state.h"
 #include "server/transport/services/limit_admin_service.h"
 #include "server/transport/web/access.h"
+#include "server/transport/web/background_turns.h"
 #include "server/transport/web/json_codec.h"
 #include "tests/support/http_peer.h"
 #include "tests/unit/service/fixture.h"
@@ -144,6 +146,56 @@ TEST_F(JsonApiTest, OnlyAFewBatchesAreHalfDoneAtATime) {
   EXPECT_THAT(answers, Each(StartsWith("HTTP/1.1 200 ")));
   const size_t one = size_t{4000} * 300;
   EXPECT_LT(most, before + 8 * one);
+}
+
+TEST_F(JsonApiTest, SmallBatchThatGoesOnInTheBackgroundWaitsForATurnToo) {
+  std::vector<limits::LimitSpec> specs = {service::PerSecond("a", 1000)};
+  for (int i = 0; i < 15; ++i) {
+    specs.push_back(service::PerSecond(absl::StrCat("p", i), 1000));
+    specs[0].charges.push_back(specs.back().name);
+  }
+  Load(specs);
+  std::vector<std::unique_ptr<HttpPeer>> large;
+  for (size_t i = 0; i < BackgroundTurns::kMost; ++i) {
+    large.push_back(std::make_unique<HttpPeer>(server_));
+    large.back()->Feed(Batch(4000, "{}"));
+  }
+  HttpPeer small(server_);
+  small.Feed(Batch(5, R"({"charges":[{"limit":"a"}],"max_wait":"9s"})"));  // two slices
+  EXPECT_EQ(small.stream.output, "");
+  const auto answered = [](const auto& peer) { return !peer->stream.output.empty(); };
+  for (int i = 0; i < 10'000 && small.stream.output.empty(); ++i) Step();
+  EXPECT_TRUE(absl::c_any_of(large, answered));
+  EXPECT_THAT(StatusesOf(small.Take()), ElementsAre("200"));
+  for (int i = 0; i < 10'000 && !absl::c_all_of(large, answered); ++i) Step();
+  EXPECT_TRUE(absl::c_all_of(large, answered));
+}
+
+TEST(BackgroundTurnsTest, PeersTakeTurns) {
+  common::FakeClock clock;
+  const std::unique_ptr<net::EventLoop> background = *net::EventLoop::Create(clock);
+  BackgroundTurns turns(*background);
+  std::vector<int> begun;
+  const auto begin = [&](uint64_t peer, int batch) {
+    turns.Begin(peer, [&begun, batch] { begun.push_back(batch); });
+  };
+  for (size_t i = 0; i < BackgroundTurns::kMost; ++i) begin(/*peer=*/0, 0);
+  EXPECT_EQ(begun.size(), BackgroundTurns::kMost);
+  begun.clear();
+  for (int i = 1; i <= 200; ++i) begin(/*peer=*/1, i);
+  begin(/*peer=*/2, 1000);
+  EXPECT_THAT(begun, ElementsAre());
+  for (size_t i = 0; i < BackgroundTurns::kMost + 1; ++i) {
+    turns.Leave();
+    background->RunOnce(0);
+  }
+  EXPECT_THAT(begun, ElementsAre(1, 1000, 2, 3, 4));
+  for (int i = 0; i < 1000 && begun.size() < 201; ++i) {
+    turns.Leave();
+    background->RunOnce(0);
+  }
+  EXPECT_EQ(begun.size(), 201u);
+  EXPECT_EQ(begun.back(), 200);
 }
 
 TEST_F(JsonApiTest, BatchWhosePeerLeavesDebitsNothingFurther) {
