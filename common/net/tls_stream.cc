@@ -13,9 +13,12 @@
 namespace sluice::net {
 namespace {
 
-// Messages without data between them, at most. A key update costs us a key derivation and an
-// answer, and its sender next to nothing.
-constexpr int kMaxIdleMessages = 64;
+// Messages of TLS itself after the handshake: key updates, tickets, refused renegotiations. A key
+// update costs us a key derivation and an answer (up to 30 us), and its sender next to nothing. So
+// each is paid for with this many bytes of data. Peers update their keys once in many megabytes.
+constexpr int64_t kBytesPerMessage = int64_t{64} << 10;
+// So many may come at once. They take up to a millisecond.
+constexpr int64_t kMaxMessageCredit = 32 * kBytesPerMessage;
 
 // Bytes of a ClientHello, at most: real ones have up to 2 KB, and 2 KB more with a ticket. OpenSSL
 // takes the memory when they are announced, and would accept 128 KiB. It looks each share of a key
@@ -63,7 +66,7 @@ TlsStream::TlsStream(SocketStream* socket, const TlsContext& context, int64_t ha
       plain_(loop_.buffers()),
       held_(loop_.buffers()),
       handshake_timeout_ns_(handshake_timeout_ns),
-      idle_messages_(kMaxIdleMessages),
+      message_credit_(kMaxMessageCredit),
       is_server_(context.role() == TlsContext::Role::kServer) {
   socket_->SetHandler(this);
   // Armed from the start: a client's time-out includes connecting.
@@ -128,7 +131,8 @@ int TlsStream::BioRead(BIO* bio, char* to, int size) {
   auto& self = *static_cast<TlsStream*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   const size_t n = std::min(self.input_.size(), static_cast<size_t>(std::max(size, 0)));
-  if (n == 0) {
+  // Without credit OpenSSL gets no more input: one SSL_read_ex would handle all of its messages.
+  if (n == 0 || self.message_credit_ < 0) {
     BIO_set_retry_read(bio);
     return -1;
   }
@@ -151,7 +155,7 @@ long TlsStream::BioControl(BIO*, int command, long, void*) {
 void TlsStream::OnTlsMessage(int write, int, int content_type, const void*, size_t, SSL*,
                              void* self) {
   if (write == 0 && content_type == SSL3_RT_HANDSHAKE) {
-    --static_cast<TlsStream*>(self)->idle_messages_;
+    static_cast<TlsStream*>(self)->message_credit_ -= kBytesPerMessage;
   }
 }
 
@@ -260,8 +264,9 @@ void TlsStream::Decrypt() {
       result = SSL_read_ex(ssl_.get(), buffer.data() + filled, buffer.size() - filled, &n);
       if (result != 1) break;
       filled += n;
-      idle_messages_ = kMaxIdleMessages;
+      message_credit_ = std::min(message_credit_ + static_cast<int64_t>(n), kMaxMessageCredit);
     }
+    NoteHighWater();  // OpenSSL has written its answers to the socket
     const int error = result == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), result);
     // Read OpenSSL's errors, which are per thread, before a handler uses another stream.
     absl::Status broken;
@@ -271,13 +276,12 @@ void TlsStream::Decrypt() {
     if (filled > 0) Deliver(buffer.first(filled));
     if (failed_) return;
     if (!broken.ok()) return Fail(std::move(broken));
-    if (idle_messages_ < 0) {
-      return Fail(absl::ResourceExhaustedError("too many TLS messages without data"));
+    if (message_credit_ < 0) {
+      return Fail(absl::ResourceExhaustedError("too many TLS messages for so little data"));
     }
     if (error == SSL_ERROR_ZERO_RETURN) return DeliverEnd();
-    if (error == SSL_ERROR_WANT_READ) break;
+    if (error == SSL_ERROR_WANT_READ) return;
   }
-  // OpenSSL has written its own answers to the socket, which sends them.
 }
 
 void TlsStream::Deliver(absl::Span<const uint8_t> plain) {
@@ -339,8 +343,12 @@ void TlsStream::Write(absl::Span<const uint8_t> data) {
         absl::StrCat("more than ", options_.max_output_bytes, " bytes wait for the peer to read")));
   }
   plain_.Append(data);
-  if (pending_output() >= options_.high_water_bytes) above_high_water_ = true;
+  NoteHighWater();
   loop_.AtIterationEnd(*this);
+}
+
+void TlsStream::NoteHighWater() {
+  if (pending_output() >= options_.high_water_bytes) above_high_water_ = true;
 }
 
 void TlsStream::OnIterationEnd() {
@@ -377,6 +385,7 @@ void TlsStream::Encrypt() {
     plain_.Consume(n);
     if (closing_) loop_.ArmIn(timer_, linger_ns_);
   }
+  NoteHighWater();  // a record is larger than its data
 }
 
 void TlsStream::UpdateReading() {

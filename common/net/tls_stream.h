@@ -134,6 +134,8 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   void Deliver(absl::Span<const uint8_t> plain);
   void DeliverHeld();
   void Encrypt();
+  // Notes whether the pending output has reached the high-water mark. Call it whenever it grew.
+  void NoteHighWater();
   void UpdateReading();
   void DeliverEnd();
   void Fail(absl::Status why);
@@ -158,9 +160,9 @@ class TlsStream final : public Stream, private StreamHandler, private IterationH
   const int64_t handshake_timeout_ns_;
   int64_t linger_ns_ = 0;
   size_t handshake_bytes_ = 0;
-  // Messages of TLS itself (key updates, tickets) that the peer may still send before its next
-  // data.
-  int idle_messages_;
+  // Bytes of data that pay for the peer's messages of TLS itself (key updates, tickets). Negative:
+  // it sent too many.
+  int64_t message_credit_;
   absl::Status failure_;
   const bool is_server_;
   bool turn_due_ = false;  // input waits for ContinueHandshake

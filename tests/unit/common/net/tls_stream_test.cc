@@ -35,7 +35,8 @@ constexpr int64_t kSecond = 1'000'000'000;
 // OpenSSL's client on a socket, for behaviour that our client does not have.
 class RawClient {
  public:
-  RawClient(const SocketAddress& address, SSL_CTX* ctx) : raw_(ConnectTo(address)) {
+  RawClient(const SocketAddress& address, SSL_CTX* ctx) : RawClient(ConnectTo(address), ctx) {}
+  RawClient(RawSocket raw, SSL_CTX* ctx) : raw_(std::move(raw)) {
     raw_.Nonblocking();
     ssl_ = SSL_new(ctx);
     SSL_set_fd(ssl_, raw_.fd());
@@ -675,6 +676,66 @@ TEST_F(TlsStreamTest, ClosesConnectionOnKeyUpdateFlood) {
   EXPECT_EQ(served_[0].handler.closed->code(), absl::StatusCode::kResourceExhausted);
 }
 
+// OpenSSL handles all messages of a read before it returns the data behind them.
+TEST_F(TlsStreamTest, ClosesConnectionOnKeyUpdateFloodWithAByteOfDataNowAndThen) {
+  Serve(authority_.Issue());
+  CtxPtr ctx = RawContext();
+  RawClient client(address_, ctx.get());
+  ASSERT_TRUE(Until([&] { return client.Handshake(); }));
+  ASSERT_TRUE(Until([&] { return served_.size() == 1; }));
+  Settle(*loop_);
+  BIO* const output = BIO_new(BIO_s_mem());  // of many records, which are sent in one piece
+  SSL_set0_wbio(client.ssl(), output);
+  const uint64_t sent_before = loop_->counters().bytes_out.value();
+  for (int round = 0; round < 20 && !served_[0].handler.closed; ++round) {
+    for (int i = 0; i < 600; ++i) {
+      SSL_key_update(client.ssl(), SSL_KEY_UPDATE_REQUESTED);
+      SSL_do_handshake(client.ssl());
+    }
+    ASSERT_EQ(client.Write("x"), 1);
+    char* bytes = nullptr;
+    const long size = BIO_get_mem_data(output, &bytes);
+    ASSERT_GT(size, 600 * 22);
+    client.raw().Send(std::string_view(bytes, static_cast<size_t>(size)));
+    BIO_reset(output);
+    Settle(*loop_);
+    if (client.raw().Closed()) client.raw().Close();
+    Settle(*loop_);
+  }
+  ASSERT_TRUE(served_[0].handler.closed);
+  EXPECT_EQ(served_[0].handler.closed->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_LT(loop_->counters().bytes_out.value() - sent_before, 1000u);  // some 30 answers
+}
+
+TEST_F(TlsStreamTest, KeepsPeerThatUpdatesItsKeysWithEachMegabyte) {
+  Serve(authority_.Issue());
+  size_t received = 0;
+  on_accept_ = [&received](Served& served) {
+    served.handler.on_data = [&received, &served](absl::Span<const uint8_t> data) {
+      received += data.size();
+      served.handler.received.clear();
+    };
+  };
+  CtxPtr ctx = RawContext();
+  RawClient client(address_, ctx.get());
+  ASSERT_TRUE(Until([&] { return client.Handshake(); }));
+  ASSERT_TRUE(Until([&] { return served_.size() == 1; }));
+  const std::string chunk(16'000, 'x');
+  size_t sent = 0;
+  for (size_t update = 1; update <= 50; ++update) {
+    SSL_key_update(client.ssl(), SSL_KEY_UPDATE_REQUESTED);  // goes before the next data
+    while (sent < update * 1'000'000) {
+      const int n = client.Write(chunk);
+      if (n > 0) sent += static_cast<size_t>(n);
+      loop_->RunOnce(0);
+      ASSERT_FALSE(served_[0].handler.closed);
+    }
+  }
+  ASSERT_TRUE(Until([&] { return received == sent; }));
+  EXPECT_EQ(client.Read(), "");
+  EXPECT_EQ(client.error, SSL_ERROR_WANT_READ);
+}
+
 TEST_F(TlsStreamTest, RefusesRenegotiation) {
   Serve(authority_.Issue());
   CtxPtr ctx = RawContext();
@@ -722,6 +783,41 @@ TEST_F(TlsStreamTest, StopsReadingFromPeerThatDoesNotRead) {
     return got == sent;
   }));
   EXPECT_GE(served_[0].handler.writables, 1);
+}
+
+// A handler that finds the stream above the mark waits for OnWritable.
+TEST_F(TlsStreamTest, CallsOnWritableIfOnlyEncryptionReachedTheHighWaterMark) {
+  StreamOptions options;
+  options.high_water_bytes = 200'000;
+  options.low_water_bytes = 50'000;
+  const TestCertificate certificate = authority_.Issue();
+  server_ = Context(TlsContext::Role::kServer, &certificate, nullptr);
+  SocketPair pair = UnixPair();  // takes no more bytes once it is full
+  auto* const socket = SocketStream::FromConnected(*loop_, pair.ours.Release(), pair.peer_address,
+                                                   TlsStream::SocketOptions(), nullptr);
+  TlsStream::Serve(socket, *server_, kSecond, options,
+                   [this](Stream& stream) { return Accept(stream); }, {});
+  CtxPtr ctx = RawContext();
+  RawClient client(std::move(pair.peer), ctx.get());
+  ASSERT_TRUE(Until([&] { return client.Handshake(); }));
+  ASSERT_TRUE(Until([&] { return served_.size() == 1; }));
+  Stream& stream = *served_[0].stream;
+  size_t sent = 0;
+  const auto write = [&](size_t size) {
+    stream.Write(Bytes(std::string(size, 'x')));
+    sent += size;
+    Settle(*loop_);
+  };
+  while (stream.pending_output() == 0) write(10'000);
+  write(options.high_water_bytes - 1 - stream.pending_output());
+  ASSERT_GE(stream.pending_output(), options.high_water_bytes);
+  size_t got = 0;
+  ASSERT_TRUE(Until([&] {
+    got += client.Read().size();
+    return got == sent;
+  }));
+  Settle(*loop_);
+  EXPECT_EQ(served_[0].handler.writables, 1);
 }
 
 TEST_F(TlsStreamTest, StreamPausedOnOpenDeliversNothingUntilResumed) {
