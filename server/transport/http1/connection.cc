@@ -88,7 +88,8 @@ void Connection::Work() {
     if (!closing()) input_.Consume(all.size() - left);
   }
   if (closing()) return;
-  if (peer_ended_ && state_ == State::kReading && may_parse()) return Close();
+  // What is left of its input, if anything, is not a whole request.
+  if (peer_ended_ && takes_requests() && !has_backlog()) return Close();
   if (input_.empty()) input_.Clear(0);
   PlanTurn();
   PlanTimer();
@@ -96,14 +97,13 @@ void Connection::Work() {
   Settle(memory());
 }
 
-bool Connection::may_parse() const {
-  return state_ == State::kReading && has_credit() &&
-         stream().pending_output() < bounds::kMaxStreamUnsentBytes;
+bool Connection::takes_requests() const {
+  return state_ == State::kReading && stream().pending_output() < bounds::kMaxStreamUnsentBytes;
 }
 
 absl::Span<const uint8_t> Connection::Receive(absl::Span<const uint8_t> data) {
   settling_ = true;
-  while (!data.empty() && may_parse() && Step(&data)) {
+  while (!data.empty() && takes_requests() && has_credit() && Step(&data)) {
   }
   settling_ = false;
   return data;
@@ -398,6 +398,7 @@ void Connection::OnTimer() {
 }
 
 int64_t Connection::CheckAnswers(const net::OutputProgress& output, int64_t next_ns) {
+  Settle(memory());  // the peer may have taken some of the output
   return output.outstanding > 0 || rest_.size() > 0 ? next_ns : net::TimerWheel::kNever;
 }
 

@@ -71,7 +71,9 @@ class Connection final : public transport::PortConnection {
   void OnTurn() override { Work(); }
 
   bool closing() const override { return state_ >= State::kClosing; }
-  bool may_parse() const;
+  bool closed() const override { return state_ == State::kClosed; }
+  // Whether the next request is handled, if the connection has credit.
+  bool takes_requests() const;
   // Parses and handles requests. Returns the bytes that were not used.
   absl::Span<const uint8_t> Receive(absl::Span<const uint8_t> data);
   // One step. Returns false if more bytes are needed.

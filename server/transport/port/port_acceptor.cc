@@ -42,9 +42,12 @@ void PortAcceptor::Drain(int64_t most_notice_ns) {
 
 void PortAcceptor::RelieveMemory() {
   if (memory_ == nullptr || !memory_->nearly_over()) return;
-  // The largest of all connections holds at least the average.
+  // Of this port alone: its largest connection holds at least the average of its connections,
+  // whatever other ports and handshakes hold.
+  int64_t settled_bytes = 0;
+  for (const auto& one : loops_) settled_bytes += one->settled_bytes();
   const auto open = static_cast<int64_t>(std::max<uint64_t>(1, connections()));
-  const int64_t average_bytes = memory_->held() / open;
+  const int64_t average_bytes = settled_bytes / open;
   for (const auto& one : loops_) {
     one->loop().Post([&loop = *one, average_bytes] { loop.RelieveMemory(average_bytes); });
   }

@@ -37,8 +37,8 @@ class PortAcceptor : public net::Acceptor {
   // as long again to end their side.
   void Drain(int64_t most_notice_ns = std::numeric_limits<int64_t>::max());
 
-  // Closes the connections that hold most if the process is nearly over its memory limit. Returns
-  // at once. Call it several times a second.
+  // Closes the port's connections that hold most if the process is nearly over its memory limit.
+  // Returns at once. Call it several times a second.
   void RelieveMemory();
 
   // Open connections.

@@ -32,7 +32,7 @@ PortConnection::PortConnection(PortLoop& loop, net::Stream& stream)
 PortConnection::~PortConnection() {
   if (lasting_ != nullptr) lasting_->LeaveConnection();
   if (cancelled_ != nullptr) cancelled_->LeaveConnection();
-  loop_.AddMemory(-static_cast<int64_t>(settled_bytes_));
+  loop_.AddSettled(-static_cast<int64_t>(settled_bytes_));
   loop_.CountClosed();
 }
 
@@ -73,7 +73,7 @@ void PortConnection::ForgetSome() {
 }
 
 void PortConnection::Settle(size_t bytes) {
-  loop_.AddMemory(static_cast<int64_t>(bytes - settled_bytes_));
+  loop_.AddSettled(static_cast<int64_t>(bytes - settled_bytes_));
   settled_bytes_ = bytes;
   loop_.MarkHeavy(*this, bytes >= kHeavyBytes);
 }
@@ -83,9 +83,10 @@ bool PortConnection::RefusesCall(size_t request_bytes) const {
 }
 
 void PortConnection::CloseOverMemory() {
-  if (closing()) return;
+  if (closed()) return;
   loop_.CountClosedOverMemory(stream_, settled_bytes_);
-  EndWork();
+  // A peer that takes its last bytes slowly would hold them for long.
+  if (!closing()) EndWork();
   stream_.Abort(absl::ResourceExhaustedError("the server holds too much memory"));
 }
 

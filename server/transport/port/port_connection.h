@@ -70,6 +70,8 @@ class PortConnection : public net::StreamHandler,
   virtual void Work() = 0;
   // Bytes of memory that the peer makes the server hold.
   virtual size_t memory() const = 0;
+  // The same, as it was last reported to the loop.
+  size_t settled_bytes() const { return settled_bytes_; }
   // Closes it since the process holds too much memory.
   void CloseOverMemory();
   // As PortLoop::RefusesCallOf, by what it held after the last input, and by what a call with a
@@ -94,6 +96,8 @@ class PortConnection : public net::StreamHandler,
  private:
   // Whether the stream is closed, or is about to be.
   virtual bool closing() const = 0;
+  // Whether there is no stream any more.
+  virtual bool closed() const = 0;
   // The stream is about to be closed: no more input is handled, and no more is sent.
   virtual void EndWork() = 0;
   // Ends requests whose answers the peer did not take in time, though it takes others. Returns when

@@ -114,11 +114,14 @@ void PortLoop::MarkHeavy(PortConnection& connection, bool heavy) {
 }
 
 void PortLoop::RelieveMemory(int64_t least_bytes) {
-  int64_t excess = options_.memory->excess();
-  if (excess <= 0) return;
+  const common::MemoryBudget& all = *options_.memory;
+  if (!all.nearly_over()) return;
+  // The part of the excess that these connections hold: other loops and ports give theirs back.
+  const double part = static_cast<double>(settled_bytes()) / static_cast<double>(all.held());
+  auto excess = static_cast<int64_t>(part * static_cast<double>(all.excess()));
   std::vector<std::pair<int64_t, PortConnection*>> most;
   for (PortConnection* one = heavy_.front(); one != nullptr; one = heavy_.Next(*one)) {
-    const auto bytes = static_cast<int64_t>(one->memory());
+    const auto bytes = static_cast<int64_t>(one->settled_bytes());
     if (bytes >= least_bytes) most.emplace_back(bytes, one);
   }
   std::sort(most.begin(), most.end(), std::greater<>());

@@ -24,7 +24,7 @@ namespace sluice::transport {
 
 using common::IntrusiveList;
 
-// Used on its loop only, except for connections().
+// Used on its loop only, except for connections() and settled_bytes().
 class PortLoop : private net::IterationHook {
  public:
   ~PortLoop() override = default;
@@ -39,12 +39,14 @@ class PortLoop : private net::IterationHook {
   void CountHandshakeDisplaced();
   // Drains all connections, and each later one.
   void Drain(int64_t most_notice_ns);
-  // Closes the connections that hold most, as long as the process is nearly over its memory limit;
-  // none that holds less than `least_bytes`.
+  // If the process is nearly over its memory limit, closes the connections that hold most; none
+  // that holds less than `least_bytes`.
   void RelieveMemory(int64_t least_bytes);
   net::EventLoop& loop() { return loop_; }
   // Open connections. Thread-safe.
   uint64_t connections() const { return opened_.value() - closed_.value(); }
+  // Bytes that its connections hold, as they last reported them. Thread-safe.
+  int64_t settled_bytes() const { return static_cast<int64_t>(settled_bytes_.value()); }
   size_t memory_in_use() const;
 
   // ---- For its connections.
@@ -62,6 +64,11 @@ class PortLoop : private net::IterationHook {
   }
 
   // Adds to the bytes that connections hold; negative: fewer.
+  void AddSettled(int64_t bytes) {
+    settled_bytes_.Add(static_cast<uint64_t>(bytes));
+    memory_.Add(bytes);
+  }
+  // The same of bytes that count for no connection.
   void AddMemory(int64_t bytes) { memory_.Add(bytes); }
   // Adds `bytes` until the result is destroyed, on any thread.
   std::shared_ptr<void> HoldMemory(size_t bytes);
@@ -127,6 +134,7 @@ class PortLoop : private net::IterationHook {
   common::TransportCounters* transport_counters_ = nullptr;
   common::OwnedCounter opened_;
   common::OwnedCounter closed_;
+  common::OwnedCounter settled_bytes_;
   common::Buffer output_;
   size_t buffered_bytes_ = 0;
   size_t lasting_bytes_ = 0;

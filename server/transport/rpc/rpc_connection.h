@@ -118,6 +118,7 @@ class RpcConnection final : public PortConnection,
     return absl::MakeCleanup([this, before = std::exchange(busy_, true)] { busy_ = before; });
   }
   bool closing() const override { return state_ >= State::kClosing; }
+  bool closed() const override { return state_ == State::kClosed; }
   // net::Worker
   void OnTurn() override { closing() ? EndCalls() : Work(); }
   // Gives bytes to the session, in pieces, while there is credit. Returns the rest.

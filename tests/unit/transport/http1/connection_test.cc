@@ -333,6 +333,51 @@ TEST_F(ConnectionTest, CancelsLongWaitWhenThePeerEndsItsSide) {
   EXPECT_TRUE(peer.ended());
 }
 
+// Its work takes the connection's credit of many turns.
+class CostlyHandler final : public http1::Handler {
+ public:
+  void OnRequest(http1::Exchange& exchange) override {
+    exchange.Spend(50'000);
+    exchange.Finish();
+  }
+};
+
+TEST_F(ConnectionTest, ClosesAtOnceWhenThePeerEndsItsSideAfterACostlyRequest) {
+  CostlyHandler costly;
+  server_.routes.Add("/costly", costly, {});
+  HttpPeer peer(server_);
+  peer.FeedOnce(Get("/costly"));
+  EXPECT_FALSE(peer.ended());
+  peer.PeerEnds();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+  EXPECT_TRUE(peer.ended());
+}
+
+// What it has sent is still handled in the connection's turns.
+TEST_F(ConnectionTest, AnswersAllThatAPeerHasSentBeforeItEndedItsSide) {
+  CostlyHandler costly;
+  server_.routes.Add("/costly", costly, {});
+  HttpPeer peer(server_);
+  peer.FeedOnce(Get("/costly") + Get("/costly") + Get("/echo"));
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+  peer.PeerEnds();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200", "200"));
+  EXPECT_TRUE(peer.ended());
+}
+
+TEST_F(ConnectionTest, DrainClosesAtOnceWhenThePeerEndsItsSideAfterACostlyRequest) {
+  CostlyHandler costly;
+  server_.routes.Add("/costly", costly, {});
+  HttpPeer peer(server_);
+  peer.FeedOnce(Get("/costly"));
+  server_.server.Drain();
+  server_.loop->RunOnce(0);
+  EXPECT_FALSE(peer.ended());
+  peer.PeerEnds();
+  EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("200"));
+  EXPECT_TRUE(peer.ended());
+}
+
 TEST_F(ConnectionTest, SendsStreamInChunks) {
   HttpPeer peer(server_);
   peer.Feed(Get("/stream"));
@@ -556,6 +601,100 @@ TEST(ConnectionBoundTest, OverMemoryOnlyRequestsOfConnectionsThatHoldMuchAreRefu
                            std::string(4000, 'x')));
     EXPECT_THAT(StatusesOf(peer.Take()), ElementsAre("503"));
   }
+}
+
+TEST(ConnectionBoundTest, CountsOutputNoLongerOnceItIsTaken) {
+  common::MemoryBudget memory(64 << 20);
+  http1::ServerOptions options;
+  options.memory = &memory;
+  HttpUnderTest server(options);
+  HttpPeer peer(server);
+  peer.Feed(Get("/stream"));
+  peer.stream.stalled = true;
+  EXPECT_TRUE(server.stream.open->Write(std::string(200'000, 'x')));
+  peer.RunTurns();
+  EXPECT_GT(memory.held(), 200'000 - common::MemoryPart::kChunk);
+  peer.stream.stalled = false;
+  for (int s = 0; s < 3; ++s) server.Advance(kSecond);
+  EXPECT_LT(memory.held(), common::MemoryPart::kChunk);
+}
+
+// Two ports whose connections hold bodies that are not complete.
+class MemoryOfPortsTest : public ::testing::Test {
+ protected:
+  using Peers = std::vector<std::unique_ptr<HttpPeer>>;
+
+  http1::ServerOptions Options() {
+    http1::ServerOptions options;
+    options.memory = &memory_;
+    return options;
+  }
+  static Peers Senders(HttpUnderTest& port, size_t count, size_t body_bytes) {
+    Peers peers;
+    for (size_t i = 0; i < count; ++i) {
+      peers.push_back(std::make_unique<HttpPeer>(port));
+      peers.back()->FeedInPieces(
+          absl::StrCat("POST /large HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\n",
+                       std::string(body_bytes, 'b')),
+          16 << 10);
+    }
+    return peers;
+  }
+  // Bytes that no connection holds, as those of handshakes, until a sixteenth is left.
+  void Fill() { rest_.Add(memory_.limit() / 16 * 15 - memory_.held()); }
+  void RelieveBoth() {
+    first_.server.RelieveMemory();
+    second_.server.RelieveMemory();
+    first_.loop->RunOnce(0);
+    second_.loop->RunOnce(0);
+  }
+  static size_t Ended(const Peers& peers) {
+    size_t ended = 0;
+    for (const auto& peer : peers) ended += peer->ended() ? 1 : 0;
+    return ended;
+  }
+
+  common::MemoryBudget memory_{6 << 20};
+  common::MemoryPart rest_{&memory_};
+  HttpUnderTest first_{Options()};
+  HttpUnderTest second_{Options()};
+};
+
+TEST_F(MemoryOfPortsTest, ClosesConnectionsAlsoIfOtherPortsHoldMuch) {
+  const Peers large = Senders(first_, 2, 1'000'000);
+  const Peers small = Senders(second_, 20, 100'000);
+  Fill();
+  ASSERT_TRUE(memory_.nearly_over());
+  ASSERT_FALSE(memory_.over());
+  ASSERT_EQ(Ended(large) + Ended(small), 0u);
+  RelieveBoth();
+  EXPECT_EQ(Ended(large), 1u);
+  // A port gives back its part of what is to be given back: half of 400 KB.
+  EXPECT_GE(Ended(small), 1u);
+  EXPECT_LE(Ended(small), 2u);
+}
+
+TEST_F(MemoryOfPortsTest, ClosesNoSmallConnectionForWhatOtherPortsHold) {
+  const Peers large = Senders(first_, 2, 1'000'000);
+  const Peers small = Senders(second_, 20, 20'000);
+  Fill();
+  ASSERT_TRUE(memory_.nearly_over());
+  RelieveBoth();
+  EXPECT_EQ(Ended(large), 1u);
+  EXPECT_EQ(Ended(small), 0u);
+}
+
+TEST_F(MemoryOfPortsTest, ClosesAlsoConnectionsWhosePeersTakeTheLastBytesSlowly) {
+  HttpPeer slow(first_);
+  slow.stream.stalled = true;
+  slow.FeedInPieces(absl::StrCat("POST /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                                 "Content-Length: 200000\r\n\r\n",
+                                 std::string(200'000, 'b')),
+                    16 << 10);
+  ASSERT_TRUE(slow.stream.closing);
+  Fill();
+  RelieveBoth();
+  EXPECT_TRUE(slow.stream.aborted);
 }
 
 TEST_F(ConnectionTest, DrainClosesIdleAndAnswersBusyConnections) {
