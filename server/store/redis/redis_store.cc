@@ -99,6 +99,8 @@ void RedisStore::AwaitNodes() {
   state_->sharing.nodes->AwaitFirst(2 * state_->options.node_ttl_ns);
 }
 
+void RedisStore::SetMaxLocalBytes(size_t bytes) { state_->sharing.SetMaxLocalBytes(bytes); }
+
 void RedisStore::Leave(int64_t most_ns) { state_->sharing.nodes->Leave(most_ns); }
 
 void RedisStore::OnConnected(const redis::Shard& shard, const absl::Status& status) {
@@ -276,8 +278,9 @@ bool RedisStore::Maintain() {
   redis::SharingState& sharing = state_->sharing;
   if (sharing.nodes->started()) {
     const auto view = sharing.nodes->view();
-    sharing.split.Sweep(view->membership.strict(), view->membership.lenient(),
-                        {state_->clock.NowNs(), state_->clock.WallNs()});
+    const algorithm::Moment at = {state_->clock.NowNs(), state_->clock.WallNs()};
+    sharing.split.Sweep(view->membership.strict(), view->membership.lenient(), at);
+    sharing.unavailable.Sweep(view->local, view->local, at);
   }
   if (receipt_key_->needed() && !breaker_->Health().unavailable) receipt_key_->Maintain();
   state_->rules.DropUnused();

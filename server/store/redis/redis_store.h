@@ -21,6 +21,7 @@
 #ifndef SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SLUICE_SERVER_STORE_REDIS_REDIS_STORE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -77,6 +78,9 @@ class RedisStore final : public Store {
   // If a limit depends on the other nodes, blocks until this node may decide what it shares with
   // them, or Redis is known to be unavailable; for two times to live at most.
   void AwaitNodes();
+  // The most bytes of the buckets that this node decides by itself: of limits with sharing: split,
+  // and of those with on_store_failure: split.
+  void SetMaxLocalBytes(size_t bytes);
   // Debits what this node granted without Redis, and tells the other nodes that it no longer grants
   // by its share. Blocks for at most most_ns and 200 ms. REQUIRES: no more calls come.
   void Leave(int64_t most_ns);

@@ -18,6 +18,13 @@ using algorithm::TokenBucket;
 // The retry time for more permits than the share can hold: nodes may have left by then.
 constexpr int64_t kOtherShareNs = 1'000'000'000;
 
+// What a bucket takes in its map beside itself: its pointer, in a map that is between 7/16 and 7/8
+// full.
+constexpr size_t kSlotBytes = 24;
+
+// What TakeEnded looks at in a call, at most a millisecond: buckets, and maps.
+constexpr size_t kLookedAt = 8192;
+
 // The TAT of a bucket that is `lacking` permits below full.
 uint64_t Tat(const TokenBucket& bucket, uint64_t lacking, int64_t now_ns) {
   const uint64_t most = algorithm::kMaxTat / bucket.unit_ticks;
@@ -61,16 +68,17 @@ std::optional<Parameters> ShareOf(const Parameters& whole, uint32_t divisor) {
   return *made;
 }
 
-LocalBuckets::Stripe& LocalBuckets::StripeOf(const Name& name) {
-  return stripes_[absl::HashOf(name) % kStripes];
-}
+// The map uses the low bits of the same hash.
+size_t LocalBuckets::PlaceOf(const Name& name) { return (absl::HashOf(name) >> 32) % kMaps; }
 
 template <typename Use>
 auto LocalBuckets::WithBucket(const Name& name, Use use) {
-  Stripe& stripe = StripeOf(name);
+  const size_t place = PlaceOf(name);
+  Stripe& stripe = StripeAt(place);
   common::MutexLock lock(&stripe.mu);
-  const auto found = stripe.buckets.find(name);
-  return use(found == stripe.buckets.end() ? nullptr : &found->second);
+  Map& map = MapAt(stripe, place);
+  const auto found = map.find(name);
+  return use(found == map.end() ? nullptr : &found->second);
 }
 
 LocalBuckets::Bucket LocalBuckets::New(std::shared_ptr<const RuleEntry> rule) {
@@ -90,14 +98,19 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
       AdvanceWindow(bucket, history, at);
     }
   };
+  const auto begin_from_scratch = [&] {
+    const size_t bytes = bucket.bytes;
+    bucket = New(rule);
+    bucket.bytes = bytes;
+    advance();
+  };
   advance();
   if (bucket.rule->rule->id == rule->rule->id) return true;
   // The limit has changed.
   const std::shared_ptr<const RuleEntry> old = std::exchange(bucket.rule, rule);
   if (rule->split_since_ns > old->split_since_ns) {
     // Others decided it in between.
-    bucket = New(rule);
-    advance();
+    begin_from_scratch();
     return true;
   }
   const Parameters& before = old->rule->parameters;
@@ -114,8 +127,7 @@ bool LocalBuckets::Advance(Bucket& bucket, const std::shared_ptr<const RuleEntry
     // What was counted counts on while the share is nothing: shares differ in their permits alone.
     bucket.state.Convert(bucket.parameters.value_or(before), share.value_or(whole), at);
   } else if (bucket.granted == 0) {
-    bucket = New(rule);
-    advance();
+    begin_from_scratch();
     return true;
   } else {
     // What was granted is not known in permits of the new limit.
@@ -200,7 +212,9 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
   std::vector<Stripe*> stripes;
   for (size_t i = 0; i < parts.size(); ++i) {
     held[i].name = {parts[i].rule->rule->limit_id, std::string(parts[i].key)};
-    held[i].stripe = &StripeOf(held[i].name);
+    const size_t place = PlaceOf(held[i].name);
+    held[i].stripe = &StripeAt(place);
+    held[i].map = &MapAt(*held[i].stripe, place);
     stripes.push_back(held[i].stripe);
   }
   std::sort(stripes.begin(), stripes.end());
@@ -216,28 +230,64 @@ Outcome LocalBuckets::Acquire(absl::Span<const Part> parts, Moment at, uint64_t 
   }
   Outcome outcome = split ? Outcome::kUnavailable : Outcome::kStaleRule;
   if (open && split) {
-    FindOrMake(parts, absl::MakeSpan(held));
+    FindOrMake(parts, receipt_id, absl::MakeSpan(held));
     outcome = Decide(parts, absl::MakeSpan(held), at, receipt_id, retry_after_ns, kept);
+    for (const Held& one : held) {
+      if (one.bucket != nullptr) Recount(one.name, *one.bucket);
+    }
   }
   for (Stripe* stripe : stripes) stripe->mu.Unlock();
   return outcome;
 }
 
-void LocalBuckets::FindOrMake(absl::Span<const Part> parts, absl::Span<Held> held) {
+void LocalBuckets::FindOrMake(absl::Span<const Part> parts, uint64_t receipt_id,
+                              absl::Span<Held> held) {
+  const size_t max_bytes = max_bytes_.load(std::memory_order_relaxed);
+  const bool full = bytes() >= max_bytes;
   size_t made = 0;
-  for (const Held& one : held) made += one.stripe->buckets.contains(one.name) ? 0 : 1;
-  if (size_.load(std::memory_order_relaxed) + made <= max_buckets_) {
-    for (size_t i = 0; i < held.size(); ++i) {
-      Map& buckets = held[i].stripe->buckets;
-      if (!buckets.contains(held[i].name)) buckets.emplace(held[i].name, New(parts[i].rule));
-    }
-    size_.fetch_add(made, std::memory_order_relaxed);
-  }
-  // Pointers are taken when no bucket moves any more.
+  size_t bytes_made = 0;
   for (Held& one : held) {
-    const auto found = one.stripe->buckets.find(one.name);
-    if (found != one.stripe->buckets.end()) one.bucket = &found->second;
+    const auto found = one.map->find(one.name);
+    if (found != one.map->end()) {
+      one.bucket = &found->second;
+    } else {
+      ++made;
+      bytes_made += kSlotBytes + sizeof(Map::value_type) + one.name.second.size();
+    }
   }
+  const bool room = size() + made <= max_buckets_ && bytes() + bytes_made <= max_bytes;
+  for (size_t i = 0; i < held.size(); ++i) {
+    Held& one = held[i];
+    if (one.bucket != nullptr) {
+      if (full && MayGrow(parts[i], *one.bucket, receipt_id)) one.bucket = nullptr;
+    } else if (room) {
+      one.bucket = &one.map->emplace(one.name, New(parts[i].rule)).first->second;
+      Recount(one.name, *one.bucket);
+      size_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+bool LocalBuckets::MayGrow(const Part& part, const Bucket& bucket, uint64_t receipt_id) {
+  if (receipt_id != 0) return true;
+  const Kind kind = part.rule->rule->parameters.kind;
+  // A sliding window has all its counters from its first permit on.
+  return kind == Kind::kSlidingLog ||
+         (kind == Kind::kSlidingWindow && bucket.state.MemoryBytes() == sizeof(bucket.state));
+}
+
+void LocalBuckets::Recount(const Name& name, Bucket& bucket) {
+  const size_t bytes = kSlotBytes + sizeof(Map::value_type) + name.second.size() +
+                       bucket.state.MemoryBytes() - sizeof(bucket.state);
+  if (bytes == bucket.bytes) return;
+  // A difference below 0 wraps around.
+  bytes_.fetch_add(bytes - bucket.bytes, std::memory_order_relaxed);
+  bucket.bytes = bytes;
+}
+
+void LocalBuckets::CountOut(const Bucket& bucket) {
+  size_.fetch_sub(1, std::memory_order_relaxed);
+  bytes_.fetch_sub(bucket.bytes, std::memory_order_relaxed);
 }
 
 Outcome LocalBuckets::Decide(absl::Span<const Part> parts, absl::Span<Held> held, Moment at,
@@ -341,10 +391,14 @@ void LocalBuckets::KeepReceiptNoLonger(const Rule& rule, std::string_view key,
 
 bool LocalBuckets::Forget(const Rule& rule, std::string_view key) {
   const Name name(rule.limit_id, key);
-  Stripe& stripe = StripeOf(name);
+  const size_t place = PlaceOf(name);
+  Stripe& stripe = StripeAt(place);
   common::MutexLock lock(&stripe.mu);
-  if (stripe.buckets.erase(name) == 0) return false;
-  size_.fetch_sub(1, std::memory_order_relaxed);
+  Map& map = MapAt(stripe, place);
+  const auto found = map.find(name);
+  if (found == map.end()) return false;
+  CountOut(found->second);
+  map.erase(found);
   return true;
 }
 
@@ -360,34 +414,46 @@ std::vector<LocalBuckets::Granted> LocalBuckets::Take(size_t most, Moment at) {
   for (Stripe& stripe : stripes_) {
     common::MutexLock lock(&stripe.mu);
     stripe.open = false;
-    for (auto it = stripe.buckets.begin(); most > 0 && it != stripe.buckets.end(); --most) {
-      const auto current = it++;
-      AppendGranted(current->first.second, current->second, at, &all);
-      stripe.buckets.erase(current);
-      size_.fetch_sub(1, std::memory_order_relaxed);
+    if (size() == 0) continue;
+    for (Map& map : stripe.maps) {
+      if (most == 0) break;
+      for (auto it = map.begin(); most > 0 && it != map.end(); --most) {
+        const auto current = it++;
+        AppendGranted(current->first.second, current->second, at, &all);
+        CountOut(current->second);
+        map.erase(current);
+      }
     }
   }
   return all;
 }
 
-std::vector<LocalBuckets::Granted> LocalBuckets::TakeLimit(const Rule& rule, Moment at) {
-  std::vector<Granted> all;
+void LocalBuckets::EndLimit(const Rule& rule) {
   for (Stripe& stripe : stripes_) {
     common::MutexLock lock(&stripe.mu);
     stripe.least_rule_ids[rule.limit_id] = rule.id;
-    size_.fetch_sub(
-        absl::erase_if(stripe.buckets,
-                       [&](const auto& one) {
-                         const auto& [name, bucket] = one;
-                         // It may be split again.
-                         if (name.first != rule.limit_id || bucket.rule->rule->id >= rule.id) {
-                           return false;
-                         }
-                         AppendGranted(name.second, bucket, at, &all);
-                         return true;
-                       }),
-        std::memory_order_relaxed);
   }
+}
+
+std::vector<LocalBuckets::Granted> LocalBuckets::TakeEnded(Moment at, size_t* from) {
+  std::vector<Granted> all;
+  for (size_t looked_at = 0; *from < kMaps && looked_at < kLookedAt; ++*from) {
+    Stripe& stripe = StripeAt(*from);
+    common::MutexLock lock(&stripe.mu);
+    Map& map = MapAt(stripe, *from);
+    looked_at += 1 + map.size();
+    for (auto it = map.begin(); it != map.end();) {
+      const auto current = it++;
+      const auto& [name, bucket] = *current;
+      const auto ended = stripe.least_rule_ids.find(name.first);
+      // It may be split again.
+      if (ended == stripe.least_rule_ids.end() || bucket.rule->rule->id >= ended->second) continue;
+      AppendGranted(name.second, bucket, at, &all);
+      CountOut(bucket);
+      map.erase(current);
+    }
+  }
+  if (*from >= kMaps) *from = kEnd;
   return all;
 }
 
@@ -408,20 +474,33 @@ void LocalBuckets::AppendGranted(const std::string& key, const Bucket& bucket, M
 }
 
 void LocalBuckets::Sweep(const ShareHistory& strict, const ShareHistory& lenient, Moment at) {
-  Stripe& stripe = stripes_[next_sweep_.fetch_add(1, std::memory_order_relaxed) % kStripes];
-  common::MutexLock lock(&stripe.mu);
-  for (auto it = stripe.buckets.begin(); it != stripe.buckets.end();) {
-    const auto current = it++;
-    Bucket& bucket = current->second;
-    const ShareHistory& history =
-        bucket.rule->rule->split_when_store_unavailable ? lenient : strict;
-    if (history.none()) continue;
-    Advance(bucket, bucket.rule, history, at);
-    if (!bucket.parameters.has_value()) continue;
-    bucket.state.CloseWorthless(*bucket.parameters, at);
-    if (!bucket.state.IsFull(*bucket.parameters, at)) continue;
-    stripe.buckets.erase(current);
-    size_.fetch_sub(1, std::memory_order_relaxed);
+  for (size_t i = 0; i < kMapsSwept; ++i) {
+    const size_t place = next_sweep_.fetch_add(1, std::memory_order_relaxed) % kMaps;
+    Stripe& stripe = StripeAt(place);
+    common::MutexLock lock(&stripe.mu);
+    Map& map = MapAt(stripe, place);
+    for (auto it = map.begin(); it != map.end();) {
+      const auto current = it++;
+      Bucket& bucket = current->second;
+      const ShareHistory& history =
+          bucket.rule->rule->split_when_store_unavailable ? lenient : strict;
+      if (history.none()) continue;
+      Advance(bucket, bucket.rule, history, at);
+      if (bucket.parameters.has_value()) {
+        bucket.state.CloseWorthless(*bucket.parameters, at);
+        if (bucket.state.IsFull(*bucket.parameters, at)) {
+          CountOut(bucket);
+          map.erase(current);
+          continue;
+        }
+        // Frees what its receipts took.
+        if (bucket.state.IsPlainTokenBucket() &&
+            bucket.state.MemoryBytes() > sizeof(bucket.state)) {
+          bucket.state = algorithm::BucketState::FromTat(bucket.state.tat());
+        }
+      }
+      Recount(current->first, bucket);
+    }
   }
 }
 

@@ -14,7 +14,13 @@
 // Full buckets are dropped from time to time: a missing bucket equals one that was not used since
 // the share started.
 //
-// Thread-safe. Blocks for the time of a few decisions at most.
+// A table is bounded in buckets and in bytes. When it is full it takes no new bucket, and lets none
+// grow: what opens a receipt or adds to a log is denied, Reason::kOverflow, as in the memory store.
+// Decisions that take no memory go on.
+//
+// Thread-safe. Blocks for the time of a few hundred decisions at most: a table consists of many
+// small maps, of which one at a time is rehashed or swept. Take closes the table, and blocks for
+// the time of its buckets.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_LOCAL_BUCKETS_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARING_LOCAL_BUCKETS_H_
 
@@ -22,6 +28,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +38,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/types/span.h"
 #include "common/mutex.h"
 #include "server/algorithm/bucket_state.h"
@@ -70,8 +78,14 @@ class LocalBuckets {
     int64_t until_ns = 0;
   };
 
-  // An acquisition that needs more than max_buckets is denied, Reason::kOverflow.
-  explicit LocalBuckets(size_t max_buckets) : max_buckets_(max_buckets) {}
+  static constexpr size_t kDefaultMaxBytes = size_t{256} << 20;
+
+  // An acquisition that needs more than max_buckets or max_bytes is denied, Reason::kOverflow.
+  explicit LocalBuckets(size_t max_buckets, size_t max_bytes = kDefaultMaxBytes)
+      : max_buckets_(max_buckets), max_bytes_(max_bytes) {}
+
+  // Buckets that are there stay.
+  void SetMaxBytes(size_t max_bytes) { max_bytes_.store(max_bytes, std::memory_order_relaxed); }
 
   // All or none. kGranted, kDenied, kStaleRule, kUnavailable (see SetOpen). Sets *retry_after_ns if
   // denied; for more permits than the share can hold (Reason::kShareTooSmall), to when the share
@@ -106,15 +120,22 @@ class LocalBuckets {
   // started, but at most what their buckets lack of full: the rest no longer matters.
   std::vector<Granted> Take(size_t most, algorithm::Moment at);
 
-  // The same for all buckets of one limit under older rules; stays open. `rule` is its first that
-  // is not split: from now on older ones get kStaleRule.
-  std::vector<Granted> TakeLimit(const Rule& rule, algorithm::Moment at);
+  // A limit is no longer split; stays open. `rule` is its first that is not: from now on older ones
+  // get kStaleRule.
+  void EndLimit(const Rule& rule);
 
-  // Drops full buckets of a part of the map. `strict`, `lenient`: the shares (see Membership);
-  // buckets of an empty share are kept.
+  // As Take, of the buckets of ended limits under older rules. Looks at a part of the table, of
+  // some thousand buckets: call it with *from = 0 first, then again until *from is kEnd.
+  static constexpr size_t kEnd = std::numeric_limits<size_t>::max();
+  std::vector<Granted> TakeEnded(algorithm::Moment at, size_t* from);
+
+  // Drops full buckets of a sixteenth of the table. `strict`, `lenient`: the shares (see
+  // Membership); buckets of an empty share are kept.
   void Sweep(const ShareHistory& strict, const ShareHistory& lenient, algorithm::Moment at);
 
   size_t size() const { return size_.load(std::memory_order_relaxed); }
+  // Of all buckets, with their keys, receipts and logs.
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Bucket {
@@ -124,34 +145,50 @@ class LocalBuckets {
     std::optional<algorithm::Parameters> parameters;  // nullopt: the share is nothing
     algorithm::BucketState state{algorithm::Parameters{}};
     uint64_t granted = 0;  // permits
+    size_t bytes = 0;      // as counted in bytes_
   };
   // By limit id and key.
   using Name = std::pair<uint32_t, std::string>;
-  using Map = absl::flat_hash_map<Name, Bucket>;
+  using Map = absl::node_hash_map<Name, Bucket>;
+  // Of a table of 2^20 buckets a map has 256.
+  static constexpr size_t kStripes = 16;
+  static constexpr size_t kMapsPerStripe = 256;
+  static constexpr size_t kMaps = kStripes * kMapsPerStripe;
+  static constexpr size_t kMapsSwept = kMaps / 16;
   struct Stripe {
     common::Mutex mu;
-    Map buckets ABSL_GUARDED_BY(mu);
+    std::array<Map, kMapsPerStripe> maps ABSL_GUARDED_BY(mu);
     bool open ABSL_GUARDED_BY(mu) = true;
-    // By limit id: rules with lesser ids were taken by TakeLimit.
+    // By limit id: rules with lesser ids were ended by EndLimit.
     absl::flat_hash_map<uint32_t, uint32_t> least_rule_ids ABSL_GUARDED_BY(mu);
   };
-  static constexpr size_t kStripes = 16;
 
   // A charge while its bucket is decided.
   struct Held {
     Name name;
     Stripe* stripe = nullptr;
-    Bucket* bucket = nullptr;  // null: there is no room for one
+    Map* map = nullptr;
+    Bucket* bucket = nullptr;  // null: there is no room for one, or for what it would grow
     bool fits = false;
   };
 
-  Stripe& StripeOf(const Name& name);
+  // The number of a bucket's map. Maps with successive numbers are in different stripes.
+  static size_t PlaceOf(const Name& name);
+  Stripe& StripeAt(size_t place) { return stripes_[place % kStripes]; }
+  static Map& MapAt(Stripe& stripe, size_t place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mu) {
+    return stripe.maps[place / kStripes];
+  }
   // Calls use(bucket), with null if there is none.
   template <typename Use>
   auto WithBucket(const Name& name, Use use);
   // Finds the buckets of all parts. Makes those that are missing, or none if there is no room.
-  void FindOrMake(absl::Span<const Part> parts,
-                  absl::Span<Held> held) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void FindOrMake(absl::Span<const Part> parts, uint64_t receipt_id, absl::Span<Held> held);
+  // Whether a grant may take memory.
+  static bool MayGrow(const Part& part, const Bucket& bucket, uint64_t receipt_id);
+  // Counts the bytes of a bucket: when it is made, decided or swept. Nothing else makes it grow.
+  void Recount(const Name& name, Bucket& bucket);
+  // To be called before a bucket is erased.
+  void CountOut(const Bucket& bucket);
   // The same as Acquire, with all stripes locked.
   Outcome Decide(absl::Span<const Part> parts, absl::Span<Held> held, algorithm::Moment at,
                  uint64_t receipt_id, int64_t* retry_after_ns, Kept kept);
@@ -171,8 +208,10 @@ class LocalBuckets {
                             std::vector<Granted>* all);
 
   const size_t max_buckets_;
+  std::atomic<size_t> max_bytes_;
   std::array<Stripe, kStripes> stripes_;
   std::atomic<size_t> size_{0};
+  std::atomic<size_t> bytes_{0};
   std::atomic<size_t> next_sweep_{0};
 };
 

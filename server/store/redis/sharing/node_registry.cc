@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kMaxDebits = 256;
 // Looked at in a step.
 constexpr size_t kMaxTries = 1024;
+// Local buckets that are taken in a step, some tenths of a millisecond.
+constexpr size_t kTakenInStep = 1024;
 constexpr int64_t kLeaveNs = 200'000'000;
 // When a rule was registered that long ago, the calls that begin use it.
 constexpr int64_t kTableInUseNs = 50'000'000;
@@ -201,15 +203,27 @@ void NodeRegistry::Follow(int64_t now_ns) {
     if (good && !leaving_ && now_ns >= membership_.local_from_ns() &&
         now_ns >= membership_.exact_until_ns()) {
       // What was not debited yet still has to be; these buckets are new.
-      TakeGranted(local_buckets_.size());
-      local_.changes.push_back({1, now_ns, membership_.lenient().divisor()});
-      local_buckets_.SetOpen(true);
+      TakeGranted(kTakenInStep);
+      if (local_buckets_.size() > 0) {
+        FollowSoon();
+      } else {
+        local_.changes.push_back({1, now_ns, membership_.lenient().divisor()});
+        local_buckets_.SetOpen(true);
+      }
     }
   } else if (!good) {
     local_buckets_.SetOpen(false);
     local_ = {};
   }
   Publish();
+}
+
+void NodeRegistry::FollowSoon() {
+  if (std::exchange(follows_soon_, true)) return;
+  context_.loop().Post([this] {
+    follows_soon_ = false;
+    if (!left_) Follow(context_.clock().NowNs());
+  });
 }
 
 void NodeRegistry::TakeGranted(size_t most) {
@@ -221,13 +235,19 @@ void NodeRegistry::TakeGranted(size_t most) {
   std::erase_if(no_longer_split_, [&](const auto& one) {
     const auto& [rule, since_ns] = one;
     if (!leaving_ && now.now_ns - since_ns < kTableInUseNs) return false;
-    take(split_buckets_.TakeLimit(*rule, now));
+    split_buckets_.EndLimit(*rule);
+    ended_from_ = 0;
     return true;
   });
+  while (ended_from_ != LocalBuckets::kEnd) {
+    take(split_buckets_.TakeEnded(now, &ended_from_));
+    if (!leaving_) break;
+  }
 }
 
 void NodeRegistry::SendDebits() {
   TakeGranted(kMaxDebits);
+  if (ended_from_ != LocalBuckets::kEnd) FollowSoon();
   const int64_t now_ns = context_.clock().NowNs();
   // Each once: what fails is tried again with the next heartbeat, after the others.
   for (size_t tries = std::min(undebited_.size(), kMaxTries);

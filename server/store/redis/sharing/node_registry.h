@@ -71,14 +71,17 @@ class NodeRegistry final : private net::LoopResident {
   void ArmNext();
   // Starts or stops deciding locally, and sends debits.
   void Follow(int64_t now_ns);
-  // Closes the local buckets, and takes up to `most` of them.
+  // Closes the local buckets, and takes up to `most` of them; and a part of those of limits that
+  // are no longer split, or all when this node leaves.
   void TakeGranted(size_t most);
+  // Calls Follow once more, behind what the loop has to do.
+  void FollowSoon();
   void SendDebits();
   // If nothing is left to debit: logs what was, and wakes Leave.
   void CheckAllDebited();
   bool HasUndebited() const {
     return !undebited_.empty() || debits_in_flight_ > 0 || local_buckets_.size() > 0 ||
-           !no_longer_split_.empty();
+           !no_longer_split_.empty() || ended_from_ != LocalBuckets::kEnd;
   }
   void Publish();
 
@@ -100,9 +103,12 @@ class NodeRegistry final : private net::LoopResident {
   bool refusal_logged_ = false;
   ClockLead redis_lead_;
   ShareHistory local_;
-  // The first rules of limits that are no longer split, until their grants are taken; and since
+  // The first rules of limits that are no longer split, until their tables are in use; and since
   // when.
   std::vector<std::pair<std::shared_ptr<const Rule>, int64_t>> no_longer_split_;
+  // How far the buckets of such limits are taken (LocalBuckets::TakeEnded).
+  size_t ended_from_ = LocalBuckets::kEnd;
+  bool follows_soon_ = false;
   std::deque<LocalBuckets::Granted> undebited_;
   size_t debits_in_flight_ = 0;
   uint64_t debiting_ = 0;  // their permits

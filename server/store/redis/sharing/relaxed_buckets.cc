@@ -9,8 +9,15 @@ namespace {
 
 using algorithm::Kind;
 
-constexpr size_t kMaxKeys = size_t{1} << 17;
 constexpr int64_t kForgetNs = 10'000'000'000;
+// How often a full table is pruned: that takes milliseconds.
+constexpr int64_t kPruneEveryNs = 1'000'000'000;
+
+// Two copies of the key, the object, and its slot in a map that is between 7/16 and 7/8 full.
+size_t BytesOf(std::string_view key) {
+  constexpr size_t kSlotBytes = 96;
+  return sizeof(RelaxedBuckets::Key) + kSlotBytes + 2 * key.size();
+}
 
 }  // namespace
 
@@ -74,10 +81,13 @@ void RelaxedBuckets::Know(Key& key, const BucketLevel& level, int64_t now_ns) {
 void RelaxedBuckets::Learn(const std::shared_ptr<const RuleEntry>& rule, std::string_view key,
                            const BucketLevel& level, int64_t now_ns) {
   if (rule == nullptr) return;
-  if (keys_.size() >= prune_at_) Prune(now_ns);
   auto found = keys_.find({rule->rule->limit_id, std::string(key)});
   if (found == keys_.end()) {
-    if (keys_.size() >= kMaxKeys) return;
+    const size_t bytes = BytesOf(key);
+    const auto full = [&] { return keys_.size() >= max_keys_ || bytes_ + bytes > max_bytes_; };
+    if (full() ? now_ns - pruned_ns_ >= kPruneEveryNs : keys_.size() >= prune_at_) Prune(now_ns);
+    if (full()) return;
+    bytes_ += bytes;
     found = keys_.emplace(std::pair(rule->rule->limit_id, key), std::make_unique<Key>()).first;
     found->second->key.assign(key);
   }
@@ -108,10 +118,13 @@ RelaxedBuckets::Key* RelaxedBuckets::Debited(uint32_t limit_id, std::string_view
 }
 
 void RelaxedBuckets::Prune(int64_t now_ns) {
-  absl::erase_if(keys_, [now_ns](const auto& entry) {
+  absl::erase_if(keys_, [&](const auto& entry) {
     const Key& key = *entry.second;
-    return key.undebited == 0 && key.debiting == 0 && now_ns - key.used_ns > kForgetNs;
+    if (key.undebited > 0 || key.debiting > 0 || now_ns - key.used_ns <= kForgetNs) return false;
+    bytes_ -= BytesOf(key.key);
+    return true;
   });
+  pruned_ns_ = now_ns;
   prune_at_ = std::max<size_t>(1024, 2 * keys_.size());
 }
 

@@ -13,6 +13,9 @@
 // Example: burst 1000, two nodes with one loop each: up to 50 permits of a bucket may be undebited
 // on each node, so both together grant at most 1100 at once.
 //
+// A table is bounded in buckets and in bytes. When it is full it forgets, at most once a second,
+// the buckets that were not used for ten seconds; what still has no room is decided by Redis.
+//
 // Belongs to its loop. Times on common::Clock::NowNs().
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARING_RELAXED_BUCKETS_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARING_RELAXED_BUCKETS_H_
@@ -46,6 +49,12 @@ class RelaxedBuckets {
     uint64_t debiting = 0;  // in the debit in flight
     int64_t used_ns = 0;
   };
+  static constexpr size_t kMaxKeys = size_t{1} << 17;
+  // Room for so many keys of 32 bytes.
+  static constexpr size_t kMaxBytes = size_t{32} << 20;
+
+  explicit RelaxedBuckets(size_t max_keys = kMaxKeys, size_t max_bytes = kMaxBytes)
+      : max_keys_(max_keys), max_bytes_(max_bytes) {}
 
   // Grants, and sets *level, if it may; else changes nothing. Sets *debit to the key if a debit is
   // to be sent, else to null.
@@ -64,9 +73,13 @@ class RelaxedBuckets {
   static BucketLevel LevelOf(const Key& key, int64_t now_ns);
   void Prune(int64_t now_ns);
 
+  const size_t max_keys_;
+  const size_t max_bytes_;
   // By limit id and key.
   absl::flat_hash_map<std::pair<uint32_t, std::string>, std::unique_ptr<Key>> keys_;
+  size_t bytes_ = 0;
   size_t prune_at_ = 1024;
+  int64_t pruned_ns_ = 0;
 };
 
 }  // namespace sluice::store::redis

@@ -35,6 +35,13 @@ class Overshoot {
 struct SharingState {
   static constexpr size_t kMaxLocalBuckets = size_t{1} << 20;
 
+  // Both tables together have at most so many bytes. Unless this is called, each has at most
+  // LocalBuckets::kDefaultMaxBytes. Any thread.
+  void SetMaxLocalBytes(size_t bytes) {
+    split.SetMaxBytes(bytes / 2);
+    unavailable.SetMaxBytes(bytes / 2);
+  }
+
   int64_t node_ttl_ns = 0;
   size_t loops = 0;
   LocalBuckets split{kMaxLocalBuckets};        // of limits with sharing: split
