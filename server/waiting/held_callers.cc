@@ -306,6 +306,8 @@ void HeldCallers::OnMoved(PendingOperation* operation) {
         Dequeue(caller);
         caller->acquisition->wait_ns = operation->moved_to_ns() - caller->acquisition->now_ns;
         Enqueue(caller);
+        // A gap that opened meanwhile may be before its new place.
+        if (operation->again) queue_.NoteGap(PositionOf(*caller));
       }
       // Its old place is a gap in all its buckets.
       for (const store::Charge& charge : operation->charges) gap_buckets_.insert(BucketId(charge));

@@ -81,7 +81,7 @@ class PendingOperation {
   Purpose purpose;
   HeldCaller* caller;         // null: already answered
   bool refund_after = false;  // the caller left early: refund when this operation is done
-  bool again = false;         // of a move, or for slots: try again if it changes nothing
+  bool again = false;         // of a move, or for slots: try again when it is answered
   size_t number = 0;          // of a rebooking: index in the LimitChange
   uint64_t receipt_id;
   int64_t grant_time_ns;

@@ -7,7 +7,9 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/store/memory/memory_store.h"
@@ -183,6 +185,88 @@ TEST_F(HeldCallersLateStoreTest, CallersBehindACancelledOneMoveUpInOrder) {
     }
     EXPECT_TRUE(world.Finish());
   }
+}
+
+// Decides at once, but answers moves when the test says so.
+class LateMoves final : public store::Store {
+ public:
+  explicit LateMoves(store::Store& store) : store_(store) {}
+  std::string_view Kind() const override { return store_.Kind(); }
+  void Register(std::shared_ptr<const Rule> rule) override { store_.Register(std::move(rule)); }
+  store::StoreStats Stats() const override { return store_.Stats(); }
+  void Acquire(store::AcquireOperation* operation) override { store_.Acquire(operation); }
+  void Query(store::QueryOperation* operation) override { store_.Query(operation); }
+  void Refund(store::RefundOperation* operation) override { store_.Refund(operation); }
+  void Move(store::MoveOperation* operation) override {
+    struct Inner final : store::MoveOperation {
+      void Done() override {}
+    } inner;
+    inner.receipt_id = operation->receipt_id;
+    inner.grant_time_ns = operation->grant_time_ns;
+    inner.charges = operation->charges;
+    store_.Move(&inner);
+    operation->grant_time_ns = inner.grant_time_ns;
+    operation->outcome = inner.outcome;
+    ++moves_;
+    decided_.push_back(operation);
+  }
+  void Reset(const Rule& rule, std::string_view key, ResetDone done, void* context) override {
+    store_.Reset(rule, key, done, context);
+  }
+  // How many were started.
+  int moves() const { return moves_; }
+  // Answers the oldest one. False: there is none.
+  bool Answer() {
+    if (decided_.empty()) return false;
+    store::MoveOperation* const operation = decided_.front();
+    decided_.erase(decided_.begin());
+    operation->Done();
+    return true;
+  }
+
+ private:
+  store::Store& store_;
+  int moves_ = 0;
+  std::vector<store::MoveOperation*> decided_;
+};
+
+TEST(HeldCallersLateMovesTest, MovesAgainIntoAGapThatOpenedDuringAMove) {
+  common::FakeClock clock{1000 * kSecond};
+  store::MemoryStore memory(clock);
+  LateMoves late(memory);
+  Limits limits(late);
+  ManualAlarm alarm;
+  const Rule& rule = limits.Set(1, PerSecond(1));
+  ASSERT_TRUE(testing::Acquire(memory, rule, "k", 1).granted());
+  std::vector<std::unique_ptr<Caller>> callers;
+  HeldCallers held_callers(late, clock, limits, alarm);
+  const int64_t start_ns = clock.NowNs();
+  for (int64_t i = 1; i <= 3; ++i) {
+    callers.push_back(std::make_unique<Caller>(clock, std::vector<Charge>{{&rule, "k", 1}}));
+    Caller& caller = *callers.back();
+    caller.decided_.max_wait_ns = kMinute;
+    Decide(memory, caller.decided_);
+    ASSERT_EQ(caller.grant_time_ns(), start_ns + i * kSecond);
+    caller.since_ns = start_ns;
+    caller.until_ns = start_ns + kMinute;
+    caller.generation = limits.Generation();
+    ASSERT_TRUE(held_callers.Hold(&caller));
+  }
+  const Caller& last = *callers[2];
+  held_callers.Cancel(callers[1].get());
+  held_callers.Advance();
+  ASSERT_EQ(late.moves(), 1);
+  held_callers.Cancel(callers[0].get());
+  held_callers.Advance();
+  ASSERT_EQ(late.moves(), 1) << "the other one is not answered";
+  ASSERT_TRUE(late.Answer());
+  EXPECT_EQ(last.grant_time_ns(), start_ns + 2 * kSecond);
+  held_callers.Advance();
+  EXPECT_EQ(late.moves(), 2);
+  ASSERT_TRUE(late.Answer());
+  EXPECT_EQ(last.grant_time_ns(), start_ns + kSecond);
+  held_callers.Advance();
+  EXPECT_EQ(late.moves(), 2);
 }
 
 TEST_F(HeldCallersLateStoreTest, AnswersAtOnceACallerCancelledBeforeItsReservation) {

@@ -182,7 +182,7 @@ int64_t Endpoint::UnansweredNs() {
 
 void Endpoint::Watch() {
   if (watch_.armed()) return;
-  if (breaker_open_) {
+  if (probing()) {
     if (first().ready()) loop_.ArmIn(watch_, kProbeEveryNs);
   } else if (in_flight_ > 0) {
     const int64_t left_ns = options_.budget_ns - UnansweredNs();
@@ -191,7 +191,7 @@ void Endpoint::Watch() {
 }
 
 void Endpoint::OnWatch() {
-  if (breaker_open_) {
+  if (probing()) {
     Probe();
   } else if (UnansweredNs() >= options_.budget_ns) {
     return OpenBreaker("no answer within the budget");
@@ -215,16 +215,19 @@ void Endpoint::Probe() {
 void Endpoint::OnPong(const Reply* reply) {
   probe_sent_ns_ = 0;
   const int64_t took_ns = PolledNs() - probe_polled_ns_ - first().UnreadNs();
-  if (reply == nullptr || reply->is_error() || !breaker_open_) return;
+  // Before the owner has admitted the server, a reply only shows that it is alive.
+  if (reply == nullptr || reply->is_error() || !breaker_open_ || !admitted_) return;
   if (took_ns >= options_.budget_ns) return;
   CloseBreaker();
-  if (admitted_) owner_.OnAvailable();
+  owner_.OnAvailable();
 }
 
 void Endpoint::Serve() {
   if (!first().ready() || admitted_) return;
   starting_ = false;
   admitted_ = true;
+  // It was armed for a probe. The first request arms it for the budget.
+  watch_.Cancel();
   CloseBreaker();
   owner_.OnAvailable();
 }
@@ -242,6 +245,8 @@ absl::Status Endpoint::Pipeline::OnInfo(const std::string& info) {
 void Endpoint::Pipeline::OnReady() {
   if (this == endpoint.pipelines_[0].get()) {
     endpoint.owner_.OnReady();
+    // The server may stop to answer before the owner admits it.
+    endpoint.Watch();
   } else {
     endpoint.WakeWaiters();
   }
@@ -254,10 +259,12 @@ void Endpoint::Pipeline::OnFailed(const absl::Status& why) {
 }
 
 void Endpoint::OnLost(const absl::Status& why) {
-  admitted_ = false;
+  const bool was_admitted = std::exchange(admitted_, false);
   // The server that comes back may be another one.
   for (size_t i = 1; i < pipelines_.size(); ++i) pipelines_[i]->connection.Stop();
   OpenBreaker(common::ToStd(why.message()));
+  // It never served: the owner may wait for the end of this attempt.
+  if (!was_admitted) owner_.OnFailed(why);
 }
 
 void Endpoint::OnFailed(const absl::Status& why) {

@@ -9,7 +9,9 @@
 // The breaker opens when a reply takes longer than the budget or the connection breaks. Requests in
 // flight are abandoned then: they may have been executed, and are never sent again. While the
 // breaker is open the endpoint is unavailable, and a PING every 50 ms probes the server; a reply
-// within the budget closes the breaker. The budget counts time that the loop spent polling
+// within the budget closes the breaker. A new connection that its owner has not admitted yet is
+// probed, too, but only Serve() makes the endpoint available. A connection without a reply to a
+// PING for a second is opened again. The budget counts time that the loop spent polling
 // (PollingClock): a busy or starved loop does not count against Redis.
 //
 // Belongs to its loop. Never blocks.
@@ -105,7 +107,7 @@ class Endpoint final : private net::IterationHook {
     virtual void OnAvailable() = 0;
     // The endpoint has become unavailable; requests in flight were abandoned already.
     virtual void OnUnavailable() = 0;
-    // An attempt to connect failed.
+    // An attempt to connect failed, or its connection broke before Serve() was called.
     virtual void OnFailed(const absl::Status& why) = 0;
 
    protected:
@@ -228,6 +230,8 @@ class Endpoint final : private net::IterationHook {
   void OnFailed(const absl::Status& why);
   void OnPong(const Reply* reply);
 
+  // PINGs watch the first connection, not the budget.
+  bool probing() const { return breaker_open_ || !admitted_; }
   int64_t StepNs() const { return options_.budget_ns / 4; }
   int64_t PolledNs() { return polling_.Read(loop_.now_ns()); }
   // How long the oldest request in flight is known to be unanswered. Negative: none is in flight.

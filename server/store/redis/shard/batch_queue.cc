@@ -15,6 +15,10 @@ constexpr size_t kMaxFree = 4096;
 // How many queues that cannot go along a script's queues may be taken from behind. They keep their
 // places.
 constexpr size_t kMaxPassed = 32;
+// A look for late callers in flight of a queue visits all of them, which takes up to 100
+// microseconds. So after each look the queue has a pause, and callers in flight are answered up to
+// this time after their deadline. A reply comes, or the breaker opens, soon anyway.
+constexpr int64_t kPauseNs = 4'000'000;
 
 }  // namespace
 
@@ -22,9 +26,17 @@ void BatchQueues::Queue::OnUndecided(bool decide_here) {
   std::vector<Caller> callers = TakeCallers();
   // The script for token buckets takes any number of them.
   for (; !decide_here && callers.size() > kMaxGeneral; callers.pop_back()) {
-    gathered.push_front(callers.back());
+    gathered.PushFront(callers.back());
+    deadlines.Await(callers.back().pending->deadline_ns);
   }
   owner.SendByItself(*this, std::move(callers), decide_here);
+}
+
+Caller BatchQueues::Queue::TakeFirst() {
+  const Caller caller = gathered.front();
+  gathered.PopFront();
+  look_at_sent_ns = std::min(look_at_sent_ns, caller.pending->deadline_ns);
+  return caller;
 }
 
 void BatchQueues::Add(const Caller& caller) {
@@ -35,9 +47,9 @@ void BatchQueues::Add(const Caller& caller) {
     Caller unavailable = caller;
     return acquires_.AnswerUnavailable(unavailable);
   }
-  queue.gathered.push_back(caller);
+  queue.gathered.PushBack(caller);
   Ready(queue);
-  deadlines_.Await(caller.pending->deadline_ns);
+  queue.deadlines.Await(caller.pending->deadline_ns);
 }
 
 BatchQueues::Queue& BatchQueues::QueueOf(const Acquisition& acquisition) {
@@ -149,10 +161,7 @@ bool BatchQueues::GoesTogether(const Queue& queue) const {
   }
   // Of callers that need the script for all algorithms, so many go with one command; and a bucket
   // with bookings, as far as this shard knows, is not worth a script.
-  const size_t looked_at = std::min(queue.gathered.size(), kMaxGeneral);
-  return std::all_of(
-             queue.gathered.begin(), queue.gathered.begin() + static_cast<ptrdiff_t>(looked_at),
-             [](const Caller& caller) { return TokenBucketBatch::Takes(*caller.acquisition); }) &&
+  return queue.gathered.AllOfFirst(kMaxGeneral, TokenBucketBatch::Takes) &&
          !context_.open_buckets().Has(queue.routing_key());
 }
 
@@ -160,7 +169,7 @@ const Caller* BatchQueues::FirstInTime(Queue& queue, int64_t now_ns) {
   while (!queue.gathered.empty()) {
     if (queue.gathered.front().pending->deadline_ns >= now_ns) return &queue.gathered.front();
     Caller late = queue.gathered.front();
-    queue.gathered.pop_front();
+    queue.gathered.PopFront();
     late.acquisition->now_ns = now_ns;
     acquires_.Answer(late, Outcome::kDeadlineExceeded);
   }
@@ -177,8 +186,7 @@ void BatchQueues::FillBatch(Queue& queue, size_t runs) {
         (queue.runs() == runs && queue.BeginsRun(acquisition))) {
       return;
     }
-    queue.TokenBucketBatch::Add(*caller);
-    queue.gathered.pop_front();
+    queue.TokenBucketBatch::Add(queue.TakeFirst());
   }
 }
 
@@ -196,8 +204,7 @@ void BatchQueues::SendByItself(Queue& queue) {
     if (!TokenBucketBatch::Takes(acquisition)) most = std::min(most, most_general);
     if (acquisition.max_wait_ns > 0) most = std::min(most, kMaxReservations);
     if (callers.size() >= most) break;
-    callers.push_back(*caller);
-    queue.gathered.pop_front();
+    callers.push_back(queue.TakeFirst());
   }
   if (callers.empty()) return OnAnswered(queue);
   SendByItself(queue, std::move(callers), /*decide_here=*/false);
@@ -214,6 +221,7 @@ void BatchQueues::SendByItself(Queue& queue, std::vector<Caller> callers, bool d
 
 void BatchQueues::OnAnswered(Queue& queue) {
   queue.in_flight = nullptr;
+  queue.look_at_sent_ns = kNoDeadline;
   queue.state = Queue::State::kIdle;
   if (queue.gathered.empty()) return DropIfIdle(queue);
   Ready(queue);
@@ -237,31 +245,22 @@ void BatchQueues::OnUnavailable(Endpoint& endpoint) {
     if (queue->gathered.empty() || router_.EndpointOf(queue->routing_key()) != &endpoint) {
       continue;
     }
-    gathered.insert(gathered.end(), queue->gathered.begin(), queue->gathered.end());
-    queue->gathered.clear();
+    const std::vector<Caller> of_queue = queue->gathered.TakeAll();
+    gathered.insert(gathered.end(), of_queue.begin(), of_queue.end());
   }
   for (Caller& caller : gathered) acquires_.AnswerUnavailable(caller);
 }
 
-void BatchQueues::AnswerLate(int64_t now_ns) {
-  int64_t next_ns = kNoDeadline;
+void BatchQueues::AnswerLate(Queue& queue, int64_t now_ns) {
+  // Collected first: answers may start operations, which change the queue.
   std::vector<Caller> sent;
-  std::vector<Caller> gathered;
-  for (auto& [name, queue] : queues_) {
-    if (queue->in_flight != nullptr) {
-      queue->in_flight->CollectLate(now_ns, &sent, &next_ns);
-    }
-    std::erase_if(queue->gathered, [&](const Caller& caller) {
-      const bool late = caller.pending->deadline_ns < now_ns;
-      if (late) {
-        gathered.push_back(caller);
-      } else {
-        next_ns = std::min(next_ns, caller.pending->deadline_ns);
-      }
-      return late;
-    });
+  if (queue.in_flight != nullptr && queue.look_at_sent_ns < now_ns) {
+    int64_t next_ns = kNoDeadline;
+    queue.in_flight->CollectLate(now_ns, &sent, &next_ns);
+    queue.look_at_sent_ns = std::max(next_ns, now_ns + kPauseNs);
   }
-  deadlines_.Await(next_ns);
+  std::vector<Caller> gathered = queue.gathered.TakeLate(now_ns);
+  queue.deadlines.Await(std::min(queue.look_at_sent_ns, queue.gathered.EarliestNs()));
   for (Caller& caller : sent) {
     acquires_.Answer(caller, caller.acquisition->may_be_debited ? Outcome::kUnavailable
                                                                 : Outcome::kDeadlineExceeded);

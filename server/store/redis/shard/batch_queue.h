@@ -4,6 +4,10 @@
 // While it is, callers gather; the next command decides all of them. Queues that are to be sent to
 // the same server form a line. Those of one token bucket each, of any slots, go together, in one
 // script (acquire_token_buckets.h), those of several buckets or other algorithms by themselves.
+//
+// A caller is answered when its deadline passes. More than 100,000 may wait, and in each tick of
+// the loop the deadlines of a few may pass. So each queue has its own timer: a passed deadline
+// costs no look at other queues, nor at the others that have gathered in its queue.
 #ifndef SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_QUEUE_H_
 #define SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_QUEUE_H_
 
@@ -22,6 +26,7 @@
 #include "server/store/redis/commands/command_context.h"
 #include "server/store/redis/connection/endpoint.h"
 #include "server/store/redis/shard/deadline_timer.h"
+#include "server/store/redis/shard/gathered_callers.h"
 #include "server/store/redis/wire/rule_entry.h"
 #include "server/store/store.h"
 
@@ -35,9 +40,7 @@ class BatchQueues final : private net::IterationHook {
       : context_(context),
         router_(context.router()),
         acquires_(context.acquires()),
-        max_gathered_(max_gathered),
-        deadlines_(context.loop(), context.clock(),
-                   [this](int64_t now_ns) { AnswerLate(now_ns); }) {}
+        max_gathered_(max_gathered) {}
 
   // Answers the caller, or queues it to be sent at the end of this iteration.
   void Add(const Caller& caller);
@@ -46,7 +49,10 @@ class BatchQueues final : private net::IterationHook {
 
  private:
   struct Queue final : TokenBucketBatch, AcquireCommand::Owner {
-    explicit Queue(BatchQueues& its_owner) : owner(its_owner) {}
+    explicit Queue(BatchQueues& its_owner)
+        : owner(its_owner),
+          deadlines(owner.context_.loop(), owner.context_.clock(),
+                    [this](int64_t now_ns) { owner.AnswerLate(*this, now_ns); }) {}
     const Bucket& bucket() const override { return buckets[0]; }
     void OnAnswered() override { owner.OnAnswered(*this); }
     void OnUndecided(bool decide_here) override;
@@ -54,12 +60,14 @@ class BatchQueues final : private net::IterationHook {
 
     const std::string& routing_key() const { return buckets[0].keys[0]; }
     bool idle() const { return state == State::kIdle && gathered.empty(); }
+    // The first of the gathered, to be sent. REQUIRES: there is one.
+    Caller TakeFirst();
 
     BatchQueues& owner;
     std::string name;
     std::vector<Bucket> buckets;
     uint64_t set = 0;  // see SetIdOf
-    std::deque<Caller> gathered;
+    GatheredCallers gathered;
     enum class State : uint8_t {
       kIdle,
       kWaits,     // to be sent: in ready_, or in a line
@@ -67,6 +75,11 @@ class BatchQueues final : private net::IterationHook {
     };
     State state = State::kIdle;
     SentCallers* in_flight = nullptr;
+    // When to look for late callers in flight next: their earliest deadline, or later.
+    int64_t look_at_sent_ns = kNoDeadline;
+    // Stays armed when the queue is empty or dropped: a needless look at it costs less than to arm
+    // the timer for each caller.
+    DeadlineTimer deadlines;
   };
 
   // Queues that wait to be sent to one server, first come, first served.
@@ -111,7 +124,7 @@ class BatchQueues final : private net::IterationHook {
   // It neither waits nor is in flight. Drops the queue if no caller gathered meanwhile.
   void DropIfIdle(Queue& queue);
 
-  void AnswerLate(int64_t now_ns);
+  void AnswerLate(Queue& queue, int64_t now_ns);
 
   CommandContext& context_;
   Router& router_;
@@ -122,7 +135,6 @@ class BatchQueues final : private net::IterationHook {
   std::vector<Queue*> ready_;
   std::vector<std::unique_ptr<Line>> lines_;
   std::string name_;  // of QueueOf, kept for its memory
-  DeadlineTimer deadlines_;
 };
 
 }  // namespace sluice::store::redis

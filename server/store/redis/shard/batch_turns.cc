@@ -4,13 +4,20 @@
 #include <vector>
 
 namespace sluice::store::redis {
+namespace {
+
+// A look for late batches visits all that wait: thousands, in up to 100 microseconds. So after each
+// look there is a pause, and a batch may be answered this much later.
+constexpr int64_t kPauseNs = 1'000'000;
+
+}  // namespace
 
 void BatchTurns::Begin(AcquireOperation* operation) {
   PendingAcquire* const pending = acquires_.Begin(operation, /*receipt_id=*/0);
   pending->batch = true;
   waiting_.push_back({pending, operation->acquisitions});
   waiting_acquisitions_ += operation->acquisitions.size();
-  deadlines_.Await(operation->deadline_ns);
+  deadlines_.Await(std::max(operation->deadline_ns, look_from_ns_));
   Serve();
 }
 
@@ -50,7 +57,8 @@ void BatchTurns::AnswerLate(int64_t now_ns) {
     waiting_acquisitions_ -= batch.left.size();
     return true;
   });
-  deadlines_.Await(next_ns);
+  look_from_ns_ = now_ns + kPauseNs;
+  deadlines_.Await(std::max(next_ns, look_from_ns_));
   for (const Batch& batch : late) {
     for (Acquisition& acquisition : batch.left) {
       Caller caller = acquires_.Add(batch.pending, acquisition);

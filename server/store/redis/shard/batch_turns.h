@@ -10,6 +10,7 @@
 #define SLUICE_SERVER_STORE_REDIS_SHARD_BATCH_TURNS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <utility>
 
@@ -75,7 +76,8 @@ class BatchTurns final : private net::IterationHook {
   Start start_;
   std::deque<Batch> waiting_;  // in the order of their turns
   size_t waiting_acquisitions_ = 0;
-  size_t started_ = 0;  // acquisitions of batches, and not answered
+  size_t started_ = 0;        // acquisitions of batches, and not answered
+  int64_t look_from_ns_ = 0;  // no look for late batches before
   bool serving_ = false;
   bool ended_ = false;
   DeadlineTimer deadlines_;

@@ -11,6 +11,7 @@
 #include "server/store/redis/commands/operations.h"
 #include "server/store/redis/shard/receipt_closer.h"
 #include "server/store/redis/shard/shard.h"
+#include "server/store/settle.h"
 
 namespace sluice::store::redis {
 namespace {
@@ -364,11 +365,8 @@ class SettlePart final : public SettleOperation {
 
 void StartCrossSlot(Shard& shard, const std::vector<ChargeGroup>& groups,
                     SettleOperation* operation) {
-  const bool actuals =
-      std::any_of(operation->actual, operation->actual + operation->charges.size(),
-                  [](uint64_t actual) { return actual != SettleOperation::kAsTaken; });
   // Slots of one part are no proof that the settlement of another part is the first one.
-  if (operation->estimate || actuals) {
+  if (operation->estimate || NamesActual(*operation)) {
     operation->outcome = SettleOutcome::kSeveralSlots;
     return operation->Done();
   }

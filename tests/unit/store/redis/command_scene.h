@@ -4,6 +4,7 @@
 #ifndef SLUICE_TESTS_UNIT_STORE_REDIS_COMMAND_SCENE_H_
 #define SLUICE_TESTS_UNIT_STORE_REDIS_COMMAND_SCENE_H_
 
+#include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -61,11 +62,18 @@ class ScriptedServer {
     if (peer_ < 0) {
       peer_ = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (peer_ < 0) return;
+      ++accepted;
       reader_ = std::make_unique<ReplyReader>();
     }
     uint8_t buffer[size_t{64} << 10];
-    for (ssize_t n; (n = recv(peer_, buffer, sizeof(buffer), 0)) > 0;) {
+    ssize_t n = 0;
+    while ((n = recv(peer_, buffer, sizeof(buffer), 0)) > 0) {
       reader_->Feed({buffer, static_cast<size_t>(n)});
+    }
+    if (n == 0 || errno == ECONNRESET) {
+      // The client has closed the connection.
+      asked.clear();
+      return HangUp();
     }
     // A command has the form of a reply that is an array.
     Reply command;
@@ -92,7 +100,8 @@ class ScriptedServer {
   }
 
   std::deque<Words> asked;
-  size_t loads = 0;  // scripts
+  size_t loads = 0;     // scripts
+  size_t accepted = 0;  // connections
 
  private:
   // Answers commands that are none of the test's, as soon as those before them are answered.
@@ -167,13 +176,8 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
     settings_.retry_ns = kRetryNs;
     token.word_key = "ns:identity:word";
     for (size_t i = 0; i < 2; ++i) {
-      EndpointOptions options;
-      options.connection.url = RedisUrl::Parse("unix://" + servers[i].path()).value();
-      options.budget_ns = kBudgetNs;
-      options.max_connections = 1;
       owners_.push_back(std::make_unique<Owner>(*this, i));
-      endpoints.push_back(
-          std::make_unique<Endpoint>(*loop_, *resolver_, options, counters_, *owners_[i]));
+      endpoints.push_back(MakeEndpoint(i));
       endpoints[i]->Start();
     }
     at = endpoints[0].get();
@@ -190,6 +194,15 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
     loop_->Run();
   }
 
+  // Of that server. One at a time.
+  std::unique_ptr<Endpoint> MakeEndpoint(size_t server) {
+    EndpointOptions options;
+    options.connection.url = RedisUrl::Parse("unix://" + servers[server].path()).value();
+    options.budget_ns = kBudgetNs;
+    options.max_connections = 1;
+    options.breaker = &breaker_;
+    return std::make_unique<Endpoint>(*loop_, *resolver_, options, counters_, *owners_[server]);
+  }
   // Runs the loop and the servers until `condition` holds. False: it does not come to hold.
   bool Until(const std::function<bool()>& condition) {
     for (int i = 0; i < 10'000; ++i) {
@@ -224,6 +237,8 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
   std::unique_ptr<net::Resolver> resolver_ = std::make_unique<net::Resolver>();
   CommandSettings settings_;
   ShardCounters counters_;
+  CircuitBreaker breaker_{clock_, /*log=*/nullptr, "unix",
+                          [] { return CircuitBreaker::Decided(); }};
   SendState sends_;
   PendingAcquires acquires_{counters_, [](const Acquisition&) {}, [] {}};
   OpenCache open_buckets_;
@@ -242,17 +257,20 @@ class CommandScene : public ::testing::Test, public CommandContext, public Route
   size_t most_waiting = 100;
   std::vector<std::string> logged;
   std::function<void(Endpoint&)> on_unavailable = [](Endpoint&) {};
+  // A new connection is ready. The endpoint serves at once until the test says otherwise.
+  std::function<void(Endpoint&)> on_ready = [](Endpoint& endpoint) { endpoint.Serve(); };
+  std::vector<absl::Status> failures;  // attempts to connect, of all endpoints
 
  private:
-  // Of one endpoint, which serves as soon as it is connected.
+  // Of one endpoint.
   struct Owner final : Endpoint::Owner {
     Owner(CommandScene& its_scene, size_t its_place) : scene(its_scene), place(its_place) {}
     absl::Status OnInfo(const std::string&) override { return absl::OkStatus(); }
     absl::Status OnFurtherInfo(const std::string&) override { return absl::OkStatus(); }
-    void OnReady() override { scene.endpoints[place]->Serve(); }
+    void OnReady() override { scene.on_ready(*scene.endpoints[place]); }
     void OnAvailable() override {}
     void OnUnavailable() override { scene.on_unavailable(*scene.endpoints[place]); }
-    void OnFailed(const absl::Status&) override {}
+    void OnFailed(const absl::Status& why) override { scene.failures.push_back(why); }
 
     CommandScene& scene;
     const size_t place;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -50,8 +51,50 @@ class BatchQueuesTest : public CommandScene {
     call.deadline_ns = deadline_ns;
     return made;
   }
-  void Enqueue(Call& call) {
-    queues_->Add(acquires_.Add(acquires_.Begin(&call, /*receipt_id=*/0), call.acquisition));
+  PendingAcquire* Enqueue(Call& call) {
+    PendingAcquire* const pending = acquires_.Begin(&call, /*receipt_id=*/0);
+    queues_->Add(acquires_.Add(pending, call.acquisition));
+    return pending;
+  }
+  // Takes the room at the server.
+  void FillServer() {
+    Add("in flight");
+    ASSERT_TRUE(Asked(1));
+  }
+  // Lets time pass in steps that are shorter than the pauses between looks. All together less than
+  // the budget.
+  static constexpr int64_t kStepNs = 100'000;
+  void Step() {
+    clock_.Advance(kStepNs);
+    loop_->RunOnce(0);
+  }
+  // The i-th caller has the key key_of(i). The deadlines of few of many pass, one in each step.
+  void ExpectNoLookAtOthers(const std::function<std::string(size_t)>& key_of) {
+    constexpr size_t kPatient = 20'000;
+    constexpr size_t kLate = 150;
+    FillServer();
+    const int64_t start_ns = clock_.NowNs();
+    const int64_t far_ns = start_ns + int64_t{3'600} * 1'000'000'000;
+    std::vector<PendingAcquire*> patient;
+    for (size_t i = 0; i < kPatient; ++i) {
+      calls_.push_back(MakeCall(key_of(i), far_ns));
+      patient.push_back(Enqueue(*calls_.back()));
+    }
+    std::vector<const Call*> late;
+    for (size_t i = 0; i < kLate; ++i) {
+      late.push_back(&Add(key_of(kPatient + i), start_ns + static_cast<int64_t>(i + 1) * kStepNs));
+    }
+    Settle();
+    // A look at one of them would find that it is late.
+    for (PendingAcquire* const pending : patient) pending->deadline_ns = 0;
+    for (size_t i = 0; i < kLate + 2; ++i) {
+      Step();
+      if (i < 2) continue;
+      ASSERT_TRUE(late[i - 2]->done) << i;
+      EXPECT_EQ(late[i - 2]->acquisition.outcome, Outcome::kDeadlineExceeded);
+    }
+    EXPECT_EQ(acquires_.waiting(), kPatient + 1);
+    for (PendingAcquire* const pending : patient) pending->deadline_ns = far_ns;
   }
   // How many callers the oldest command decides. REQUIRES: of one bucket.
   int64_t Callers() {
@@ -394,6 +437,58 @@ TEST_F(BatchQueuesTest, PassedDeadlineIsAnsweredAtOnce) {
   EXPECT_FALSE(gathered.acquisition.may_be_debited);
   Grant(1);
   EXPECT_TRUE(Asked(0)) << "no caller is left";
+}
+
+TEST_F(BatchQueuesTest, PassedDeadlineCostsNoLookAtOtherQueues) {
+  ExpectNoLookAtOthers([](size_t i) { return absl::StrCat("key", i); });
+}
+
+TEST_F(BatchQueuesTest, PassedDeadlineCostsNoLookAtOthersOfItsQueue) {
+  ExpectNoLookAtOthers([](size_t) { return "k"; });
+  Grant(1);
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(Callers(), static_cast<int64_t>(kMaxGathered));
+}
+
+TEST_F(BatchQueuesTest, AnswersManyLateCallersAFewAtATime) {
+  FillServer();
+  const int64_t deadline_ns = clock_.NowNs() + kStepNs;
+  for (size_t i = 0; i < 1000; ++i) Add("k", deadline_ns);
+  Settle();
+  clock_.Advance(kStepNs);
+  Step();
+  EXPECT_EQ(acquires_.waiting(), 1 + 1000 - GatheredCallers::kLateAtOnce);
+  for (size_t i = 0; i < 1000 / GatheredCallers::kLateAtOnce; ++i) Step();
+  EXPECT_EQ(acquires_.waiting(), 1u);
+}
+
+// Each look visits all of them.
+TEST_F(BatchQueuesTest, LooksForLateCallersInFlightNowAndThen) {
+  constexpr size_t kLate = 100;
+  queues_ = std::make_unique<BatchQueues>(*this, /*max_gathered=*/1000);
+  const int64_t start_ns = clock_.NowNs();
+  for (size_t i = 0; i < kLate; ++i) Add("k", start_ns + static_cast<int64_t>(i + 1) * kStepNs);
+  ASSERT_TRUE(Asked(1));
+  ASSERT_EQ(Callers(), static_cast<int64_t>(kLate));
+  const uint64_t looks = loop_->counters().timers.value();
+  for (size_t i = 0; i < kLate + 50; ++i) Step();
+  EXPECT_LT(loop_->counters().timers.value() - looks, 20u);
+  EXPECT_EQ(acquires_.waiting(), 0u);
+  for (const auto& call : calls_) EXPECT_TRUE(call->acquisition.may_be_debited);
+}
+
+// They wait again, some of them in places of others.
+TEST_F(BatchQueuesTest, AnswersLateCallersOfARefusedBucket) {
+  queues_ = std::make_unique<BatchQueues>(*this, /*max_gathered=*/1000);
+  const int64_t deadline_ns = clock_.NowNs() + 20 * kStepNs;
+  for (int i = 0; i < 100; ++i) Add("k", i < 90 ? kNoDeadline : deadline_ns);
+  ASSERT_TRUE(Asked(1));
+  Reply({-1});
+  ASSERT_TRUE(Asked(1));
+  EXPECT_EQ(CallersOfScriptForAll(1), 64u);
+  for (int i = 0; i < 23; ++i) Step();
+  for (size_t i = 0; i < 100; ++i) EXPECT_EQ(calls_[i]->done, i >= 90) << i;
+  EXPECT_EQ(calls_[99]->acquisition.outcome, Outcome::kDeadlineExceeded);
 }
 
 // A replacement that Redis refused waits for room, which another key has taken, when the deadline

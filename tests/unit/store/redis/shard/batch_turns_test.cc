@@ -141,6 +141,23 @@ TEST_F(BatchTurnsTest, AnswersTheRestOfABatchPastItsDeadline) {
   EXPECT_EQ(started_.size(), BatchTurns::kMost) << "those that were late take no room";
 }
 
+// Each look visits all batches that wait.
+TEST_F(BatchTurnsTest, LooksForLateBatchesNowAndThen) {
+  constexpr int kLate = 150;
+  constexpr int64_t kStepNs = 100'000;
+  Begin('a', BatchTurns::kMost);
+  const int64_t start_ns = clock_.NowNs();
+  for (int i = 0; i < kLate; ++i) Begin('b', BatchTurns::kFew + 1, start_ns + (i + 1) * kStepNs);
+  const uint64_t looks = loop_->counters().timers.value();
+  for (int i = 0; i < kLate + 20; ++i) {
+    clock_.Advance(kStepNs);
+    loop_->RunOnce(0);
+  }
+  EXPECT_LT(loop_->counters().timers.value() - looks, 40u);
+  EXPECT_EQ(turns_.waiting(), 0u);
+  for (size_t i = 1; i < batches_.size(); ++i) EXPECT_TRUE(batches_[i].done) << i;
+}
+
 TEST_F(BatchTurnsTest, StartsAllAtTheEnd) {
   for (int i = 0; i < 5; ++i) Begin('a', 4096);
   turns_.End();
