@@ -239,11 +239,12 @@ def handshake_groups(run):
     run.end()
 
 
-def tls_by_hand(server):
-    """A connection, its TLS, and the memory into which that writes."""
+def tls_by_hand(server, context=None):
+    """A connection, its TLS, and the memory into which that writes: what is in it is not sent."""
     tcp = server.tcp()
     received, written = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = server.tls.wrap_bio(received, written, server_hostname="localhost")
+    context = context or server.tls
+    tls = context.wrap_bio(received, written, server_hostname="localhost")
     while True:
         try:
             tls.do_handshake()

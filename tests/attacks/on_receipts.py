@@ -184,7 +184,7 @@ def request_id_flood(run):
 
 
 @attack()
-def booking_flood(run):
+def bookings_at_all_bounds(run):
     """Five connections book as much as they may of three limits. Then a caller over a new connection
     books another one."""
     server = run.server()

@@ -1,16 +1,26 @@
 """Attacks on the processor: few bytes that make an event loop work for long."""
+import http.client
+import itertools
+import json
+import math
+import select
+import socket
+import ssl
 import struct
+import tempfile
 import threading
 import time
 
 import grpc
 
-from http2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GZIP, HEADERS, MAX_WINDOW, SETTINGS,
-                   frame, message, settings, window_update)
+from http2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GZIP, HEADERS, MAX_WINDOW, PREFACE,
+                   SETTINGS, connect, frame, message, settings, window_update)
 from limits import DAY_S, LOG_PERIOD_S
-from on_ports import clients_file
+from on_http import close, post
+from on_ports import HONEST, clients_file, tls_by_hand
 from run import acquire_batch, acquisition, attack, batch, batch_message, buckets
 from server import HonestCaller, admin_grpc, admin_pb, pb
+from tls13 import Records
 
 SIXTEEN = [("big", f"{i:x}") for i in range(16)]
 
@@ -361,6 +371,72 @@ def gzip_garbage(run):
     storm(run, server.connect, keep_in_flight("AcquireBatch", body))
 
 
+def deflated(fields):
+    """The bytes of (value, bits): DEFLATE fills each byte from its least significant bit."""
+    value = at = 0
+    for field, bits in fields:
+        value |= field << at
+        at += bits
+    return value.to_bytes((at + 7) // 8, "little")
+
+
+# A block that expands to nothing, and for which zlib builds two tables (RFC 1951, 3.2.7). It is not
+# the last and has codes of its own: 257 for literals and one for distances, whose lengths have
+# codes themselves. Of these, 18 (a run of zeros) and 1 have one bit, in the order of the RFC. Then:
+# 138 zeros, 118 zeros, a code for the end of the block, one for a distance, and the end.
+EMPTY_BLOCK = ((0, 1), (2, 2), (0, 5), (0, 5), (14, 4),
+               *((int(length in (18, 1)), 3)
+                 for length in (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)),
+               (1, 1), (127, 7), (1, 1), (107, 7), (0, 1), (0, 1), (0, 1))
+FOUR_EMPTY_BLOCKS = deflated(EMPTY_BLOCK * 4)  # 45 bytes
+GZIP_HEAD = b"\x1f\x8b\x08\0" + bytes(5) + b"\xff"
+GZIP_HEAD_OF_NAME = b"\x1f\x8b\x08\x08" + bytes(5) + b"\xff"
+GZIP_TAIL = b"\x03\0" + bytes(8)  # the last block, which is empty too; CRC and length of nothing
+
+
+def compressed(body):
+    """The message with these bytes of gzip."""
+    return struct.pack(">BI", 1, len(body)) + body
+
+
+def empty_blocks(size):
+    """A message of nearly so many bytes that expands to nothing."""
+    count = (size - len(GZIP_HEAD) - len(GZIP_TAIL)) // len(FOUR_EMPTY_BLOCKS)
+    return compressed(GZIP_HEAD + FOUR_EMPTY_BLOCKS * count + GZIP_TAIL)
+
+
+@attack()
+def gzip_empty_blocks(run):
+    """Compressed messages that expand to nothing: 4 MB of 372,000 empty blocks; 3 and 4 KB of such
+    blocks, pipelined on a stream; and a header with a file name of 3 MB."""
+    server = run.server()
+    large = empty_blocks(4 << 20)
+    small = empty_blocks(3 << 10) + empty_blocks(4 << 10)
+    name = compressed(GZIP_HEAD_OF_NAME + b"n" * (3 << 20) + b"\0" + GZIP_TAIL)
+    methods = itertools.cycle(("AcquireBatch", "AcquireStream", "Renew"))
+
+    def send_large(attacker):
+        keep_in_flight(next(methods), large, count=2)(attacker)
+
+    def send_small(attacker):
+        if attacker.stream not in attacker.calls:
+            attacker.stream = attacker.open("AcquireStream", GZIP)
+        if not attacker.send(attacker.stream, small * 16, seconds=1):
+            attacker.reset(attacker.stream)
+        attacker.read()
+
+    # One of each for the three attackers.
+    kinds = itertools.cycle((send_large, send_small, keep_in_flight("AcquireBatch", name, count=2)))
+
+    def connect_one():
+        attacker = server.connect()
+        attacker.stream = 0
+        attacker.kind = next(kinds)
+        return attacker
+
+    storm(run, connect_one, lambda attacker: attacker.kind(attacker))
+
+
 @attack()
 def reset_batches(run):
     """Sends the largest batches and resets each call at once, so that no bound on open calls
@@ -471,14 +547,16 @@ def one_byte_windows(run):
     storm(run, connect, do)
 
 
+# HPACK: inserts a field whose name fills the table; inserts it again, with the name of the entry.
+INSERT_NAME = b"\x40\x7f\xe1\x1e" + b"n" * 4064 + b"\0"
+INSERT_AGAIN = b"\x7e\0"
+
+
 @attack()
 def header_inserts(run):
     """Header blocks whose fields take two bytes each, and copy a name of 4 KB into HPACK's table."""
     server = run.server()
-    name = b"n" * 4064
-    size = len(name) - 127
-    block = b"\x40\x7f" + bytes([size & 127 | 128, size >> 7]) + name + b"\0"
-    block += b"\x7e\0" * ((65_536 - len(block)) // 2)
+    block = INSERT_NAME + INSERT_AGAIN * ((65_536 - len(INSERT_NAME)) // 2)
     parts = [block[at:at + 16_384] for at in range(0, len(block), 16_384)]
 
     def do(attacker):
@@ -491,6 +569,48 @@ def header_inserts(run):
         attacker.read(0.01)
 
     storm(run, server.connect, do)
+
+
+CLOSED_STREAMS = 64  # that ended last, which the server tells from others
+CALM_S = 3
+
+
+@attack()
+def late_headers(run):
+    """Headers on a stream that ended long ago, without end. Their fields take two bytes each, and
+    copy a name of 4 KB into HPACK's table."""
+    server = run.server()
+    body = message(acquisition(("big", "late")))
+    flood = frame(HEADERS, END_HEADERS, 1, INSERT_AGAIN * 16) * 400
+    attackers = []
+
+    def connect_one():
+        attacker = server.connect()
+        for _ in range(CLOSED_STREAMS + 2):
+            attacker.call("Acquire", body)
+        stream, head = attacker.head("Acquire")
+        attacker.write(frame(HEADERS, END_HEADERS, stream, head[9:] + INSERT_NAME))
+        attacker.send(stream, body, end=True)
+        attacker.wait(5)
+        if attacker.calls:
+            attacker.close()
+            raise TimeoutError("calls before the attack were not answered")
+        attacker.begun, attacker.flooded_s = time.monotonic(), 0
+        attackers.append(attacker)
+        return attacker
+
+    def do(attacker):
+        attacker.write(flood)
+        attacker.read()
+        attacker.flooded_s = time.monotonic() - attacker.begun
+
+    storm(run, connect_one, do)
+    judged = [a for a in attackers if a.ended or a.flooded_s > CALM_S]
+    calm = [a for a in judged if a.flooded_s <= CALM_S and str(a.ended).startswith("GOAWAY 11")]
+    others = sorted({a.ended or "stayed open" for a in judged if a not in calm})
+    run.check(len(calm) == len(judged) > 0,
+              f"{len(calm)} of {len(judged)} connections ended with ENHANCE_YOUR_CALM within "
+              f"{CALM_S} s" + (f", others: {', '.join(others)}" if others else ""), "all ended")
 
 
 @attack()
@@ -576,3 +696,189 @@ def small_frames(run):
         attacker.read()
 
     storm(run, server.connect, do)
+
+
+KEY_UPDATES = 600  # with the record behind them less than 16 KiB, which are read at once
+
+
+class KeyUpdater:
+    """A TLS connection that sends KeyUpdates. It does not decrypt what the server answers."""
+
+    def __init__(self, server):
+        with tempfile.NamedTemporaryFile("r") as keys:
+            context = ssl.create_default_context(cafile=server.ca)
+            context.set_alpn_protocols(["h2"])
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.keylog_filename = keys.name
+            self.socket, tls, written = tls_by_hand(server, context)
+            self._records = Records(tls.cipher()[0], keys.read())
+        self.sent = 0
+        self.ended = None
+        self._write(written.read() + self._records.data(PREFACE + settings()))
+        self._read()
+
+    def update_keys(self):
+        updates = [self._records.key_update() for _ in range(KEY_UPDATES)]
+        self._write(b"".join(updates) + self._records.data(window_update(0, 1)))
+        self._read()
+
+    def _write(self, data):
+        self.socket.settimeout(5)
+        try:
+            self.socket.sendall(data)
+            self.sent += len(data)
+        except OSError as e:
+            self.ended = type(e).__name__
+
+    def _read(self):
+        """Reads until it is quiet: the server has read what was sent, and reads the next write by
+        itself."""
+        self.socket.settimeout(1)
+        try:
+            while not self.ended:
+                if not self.socket.recv(1 << 16):
+                    self.ended = "closed"
+                self.socket.settimeout(0.01)
+        except socket.timeout:
+            pass
+        except OSError as e:
+            self.ended = type(e).__name__
+
+
+@attack()
+def tls_key_updates(run):
+    """TLS: 600 KeyUpdates that ask for one each, and then a small record with a frame, in each
+    write."""
+    server = run.server(tls=True)
+    if KeyUpdater(server).ended:
+        raise RuntimeError("no TLS 1.3 connection before the attack")
+    storm(run, lambda: KeyUpdater(server), KeyUpdater.update_keys)
+
+
+def json_batch(charges, count):
+    acquisition_of = {"charges": [{"limit": limit, "key": key} for limit, key in charges]}
+    return json.dumps({"acquisitions": [acquisition_of] * count}, separators=(",", ":")).encode()
+
+
+def repeat_requests(open_one, requests, until):
+    """Sends each request again and again on a connection of its own, and drops the answers.
+    Returns the bytes sent."""
+    poll = select.poll()
+    connections = {}  # by descriptor: (socket, request, what is left of it)
+    sent = 0
+
+    def begin(request):
+        try:
+            one = open_one()
+        except OSError:  # refused
+            return
+        # What the server does not read waits here.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        one.setblocking(False)
+        connections[one.fileno()] = one, request, memoryview(request)
+        poll.register(one, select.POLLIN | select.POLLOUT)
+
+    for request in requests:
+        begin(request)
+    while connections and time.monotonic() < until:
+        for descriptor, events in poll.poll(100):
+            one, request, rest = connections[descriptor]
+            try:
+                if events & ~select.POLLOUT and not one.recv(1 << 20):
+                    raise ConnectionError
+                if events & select.POLLOUT:
+                    count = one.send(rest)
+                    sent += count
+                    connections[descriptor] = one, request, rest[count:] or memoryview(request)
+            except BlockingIOError:
+                pass
+            except OSError:
+                poll.unregister(one)
+                del connections[descriptor]
+                one.close()
+                begin(request)
+    close([one for one, _, _ in connections.values()], reset=True)
+    return sent
+
+
+def call_json(server, until, took_s, failed):
+    """An honest caller: 20 acquisitions each 100 ms. Appends how long each answer took, or what
+    came instead."""
+    host, port = server.http.rsplit(":", 1)
+    one = http.client.HTTPConnection(host, int(port), timeout=10, source_address=(HONEST, 0))
+    body = json_batch([("honest", "json")], 20)
+    while time.monotonic() < until:
+        start = time.monotonic()
+        try:
+            one.request("POST", "/v1/acquireBatch", body, {"Content-Type": "application/json"})
+            answer = one.getresponse()
+            granted = answer.read().count(b'"granted":true')
+            if answer.status == 200 and granted == 20:
+                took_s.append(time.monotonic() - start)
+            else:
+                failed.append(f"{answer.status} with {granted} grants")
+        except (OSError, http.client.HTTPException) as e:
+            failed.append(type(e).__name__)
+            one.close()  # the next request connects again
+        time.sleep(max(0, start + 0.1 - time.monotonic()))
+    one.close()
+
+
+@attack()
+def json_batches(run):
+    """HTTP: 200 connections of one address repeat batches of 300 to 4096 acquisitions in JSON. An
+    honest caller of another address sends small ones."""
+    server = run.server()
+    bodies = [json_batch([("big", "json")], 4096), json_batch(SIXTEEN, 1200),
+              json_batch(SIXTEEN, 300)]
+    requests = [post("/v1/acquireBatch", body) for body in bodies]
+    took_s, failed = [], []
+    run.begin()
+    until = time.monotonic() + 10
+    honest = threading.Thread(target=call_json, args=(server, until, took_s, failed), daemon=True)
+    honest.start()
+    sent = repeat_requests(lambda: connect(server.http, source="127.0.0.2"),
+                           [requests[i % 3] for i in range(run.n(200, at_most=run.most_files))],
+                           until)
+    honest.join()
+    run.note(f"{sent / 1e6:.0f} MB sent")
+    slowest_s = max(took_s, default=math.inf)
+    codes = "".join(f", {failed.count(code)} {code}" for code in sorted(set(failed)))
+    run.check(not failed and slowest_s <= 5,
+              f"{len(took_s)} honest JSON batches answered, {len(failed)} not{codes}; slowest "
+              f"{slowest_s:.2f} s", "each answered within 5 s")
+    run.released("after they left")
+    run.end()
+
+
+@attack(redis=True)
+def redis_deadlines(run):
+    """With Redis: batches of distinct keys wait in the queues to Redis, two of 4096 and hundreds of
+    16, while deadlines of unary calls pass, one in each millisecond."""
+    server = run.server(redis=True)
+
+    def distinct(name, count, compress=False):
+        return message(pb.AcquireBatchRequest(acquisitions=[
+            acquisition(("big", f"{name}-{i}")) for i in range(count)]), compress=compress)
+
+    # The store asks Redis for a batch in slices of 256, so that small ones fill the queues.
+    bodies = [(distinct(f"large{i}", 4096, compress=True), GZIP) for i in range(2)]
+    bodies += [(distinct(f"small{i}", 16), ()) for i in range(run.n(500, at_most=800))]
+    unary = [message(acquisition(("big", f"unary{ms}"))) for ms in range(1, 51)]
+    streams = [0] * len(bodies)
+    run.begin()
+    attacker = server.connect()
+    until = time.monotonic() + 8
+    while time.monotonic() < until and not attacker.ended:
+        for i, (body, extra) in enumerate(bodies):
+            if streams[i] not in attacker.calls:
+                streams[i] = attacker.open("AcquireBatch", extra)
+                attacker.send(streams[i], body, end=True, seconds=1)
+        for ms, body in enumerate(unary, 1):
+            if len(attacker.calls) < 1000:
+                attacker.call("Acquire", body, (("grpc-timeout", f"{ms}m"),), seconds=1)
+        attacker.read(0.001)
+    run.note(f"{attacker.opened} calls")
+    run.sent(attacker)
+    # Behind so many keys an honest call waits for 100 ms of Redis' time.
+    run.end(p99=250)

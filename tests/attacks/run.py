@@ -26,6 +26,7 @@ STEPS = f"steps of <= {STEP_MS} ms CPU"
 def attack(redis=False):
     """Marks a function as an attack. Its first line says what it does."""
     def register(function):
+        assert function.__name__ not in ATTACKS, function.__name__
         ATTACKS[function.__name__] = function
         if redis:
             IN_REDIS.add(function.__name__)
