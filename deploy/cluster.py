@@ -163,7 +163,7 @@ class Cluster:
             "", f"HAProxy on {self.state['data']}, in front of:"]
         for name in self.nodes():
             lines.append(f"  {name}   data {state[name]['data']}   admin {state[name]['admin']}"
-                         f"   pid {state[name]['pid']}")
+                         f"   page http://{state[name]['http']}/   pid {state[name]['pid']}")
         lines += [
             "and their buckets in Redis:",
             f"  redis   redis-cli -s {state['redis']['socket']}   pid {state['redis']['pid']}",

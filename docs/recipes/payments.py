@@ -37,8 +37,9 @@ def permit(request_id, asked_at):
                 return False  # another run has the permit of this order
             pause_s = float(answer["retryAfter"][:-1])  # the provider's rate is used up
         except urllib.error.HTTPError as error:
-            if error.code < 500:
-                sys.exit(error.read().decode())
+            if error.code < 500:  # a mistake in the limits, the token or the request
+                print(f"Sluice: {error.read().decode()}", file=sys.stderr)
+                return None
         except OSError:
             pass  # it may have been granted: the same id then gets the same answer
         time.sleep(pause_s)
