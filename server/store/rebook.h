@@ -101,15 +101,16 @@ std::vector<bool> TakeOut(absl::Span<RebookItem> items, absl::Span<Bucket> bucke
     item.booked = 0;
     for (size_t c = 0; c < item.buckets.size(); ++c) {
       Bucket& bucket = buckets[item.buckets[c]];
+      // Bookings of another algorithm have ended, and gave no slots.
+      if (algorithm::IsConcurrency(asked.charges[c].rule->parameters)) taken_out[i] = true;
       if (bucket.missing()) continue;
-      if (asked.grant_time_ns <= now_ns) {
-        if (bucket.Refund(asked.receipt_id, now_ns).has_value()) taken_out[i] = true;
-      } else if (bucket.CancelBooking(asked.grant_time_ns, asked.receipt_id)) {
+      // A call that read the clock later may have been quicker: then the booking is a receipt.
+      if (asked.grant_time_ns > now_ns &&
+          bucket.CancelBooking(asked.grant_time_ns, asked.receipt_id)) {
         taken_out[i] = true;
         item.booked |= 1u << c;
         ++awaited[item.buckets[c]];
-      } else if (algorithm::IsConcurrency(asked.charges[c].rule->parameters)) {
-        // Its algorithm was another: bookings end with that, and give no slots.
+      } else if (bucket.Refund(asked.receipt_id, now_ns).has_value()) {
         taken_out[i] = true;
       }
     }
