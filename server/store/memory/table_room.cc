@@ -39,7 +39,7 @@ std::shared_ptr<TableRoom::Part> TableRoom::Join(const Rule& rule) {
   std::shared_ptr<Part>& part = parts_[rule.limit_id];
   if (part == nullptr) part.reset(new Part{.limit_id = rule.limit_id});
   ++part->rules;
-  part->per_key.insert(PerKey(rule));
+  part->per_key[rule.min_keys].insert(PerKey(rule));
   // All rules of a limit have the same, unless it has changed.
   part->min_keys = rule.min_keys;
   stale_ = true;
@@ -48,10 +48,12 @@ std::shared_ptr<TableRoom::Part> TableRoom::Join(const Rule& rule) {
 
 void TableRoom::SetHeld(Part& part, const Rule& rule, bool held) {
   common::MutexLock lock(&mu_);
+  std::multiset<uint64_t>& per_key = part.per_key[rule.min_keys];
   if (held) {
-    part.per_key.insert(PerKey(rule));
+    per_key.insert(PerKey(rule));
   } else {
-    part.per_key.erase(part.per_key.find(PerKey(rule)));
+    per_key.erase(per_key.find(PerKey(rule)));
+    if (per_key.empty()) part.per_key.erase(rule.min_keys);
   }
   stale_ = true;
 }
@@ -72,8 +74,10 @@ void TableRoom::ComputeParts() {
     if (part->per_key.empty()) continue;
     if (const std::optional<uint64_t> min_keys = part->min_keys) {
       // The configuration was refused if they do not fit; but the table may be bounded by buckets.
-      // Of several rules the one that takes most counts.
-      const uint64_t per_key = *part->per_key.rbegin();
+      // Of several rules the one that takes most counts, but not those of another min_keys.
+      const auto current = part->per_key.find(min_keys);
+      const auto& costs = current != part->per_key.end() ? *current : *part->per_key.rbegin();
+      const uint64_t per_key = *costs.second.rbegin();
       part->reserved = std::min(*min_keys, left / per_key) * per_key;
       left -= part->reserved;
     } else {

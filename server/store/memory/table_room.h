@@ -27,6 +27,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -52,8 +53,8 @@ class TableRoom {
     uint64_t reserved = 0;
     std::optional<uint64_t> min_keys = {};
     uint32_t rules = 0;  // that have joined and not left
-    // Of each of these that a table of limits holds: the worst-case room of a key.
-    std::multiset<uint64_t> per_key = {};
+    // Of each of these that a table of limits holds: the worst-case room of a key, by its min_keys.
+    std::map<std::optional<uint64_t>, std::multiset<uint64_t>> per_key = {};
     // Whether it uses more than is reserved for it.
     std::atomic<bool> beyond{false};
   };
