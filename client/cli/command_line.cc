@@ -261,12 +261,11 @@ std::string OverviewHelp(const std::vector<CommandSpec>& commands,
   text += "\nFlags of every command:\n";
   AppendFlags(global, &text);
   text +=
-      "\nEnvironment: SLUICE_SERVER, SLUICE_ADMIN and SLUICE_TOKEN_FILE are the defaults of "
-      "--server, "
-      "--admin\nand --token-file.\n"
-      "\nExit codes: 0 done or granted, 1 denied, 2 bad usage or an error, 3 no server decided: "
-      "none "
-      "\nanswered, it is overloaded, its Redis is down, or the client has reached a bound.\n"
+      "\nEnvironment: SLUICE_SERVER, SLUICE_ADMIN, SLUICE_TOKEN_FILE and SLUICE_ADMIN_TOKEN_FILE "
+      "are\n"
+      "the defaults of --server, --admin, --token-file and --admin-token-file.\n"
+      "\nExit codes: 0 done or granted, 1 denied, 2 bad usage or an error, 3 no server decided\n"
+      "(none answered, it is overloaded, its Redis is down, or the client has reached a bound).\n"
       "\nExamples:\n"
       "  sluice acquire api user:42\n"
       "  sluice query api user:42 --output json\n"

@@ -262,7 +262,7 @@ std::vector<Command> ToolCommands() {
       {{.name = "check",
         .arguments = "FILE",
         .summary = "Check the text of a limits file; needs no server.\n"
-                   "What depends on a server it cannot see: room for min_keys, limits that admins\n"
+                   "What depends on a server it cannot see: room for min_keys, limits that admins "
                    "put, names that Envoy's configuration has too.\n"
                    "Also a file or a folder of Envoy's rate-limit configuration.\n"
                    "Exit code: 0 valid, 2 invalid.",
@@ -307,8 +307,8 @@ std::vector<Command> ToolCommands() {
       {{.name = "run",
         .summary = "Run a command once permits are granted; slots are held while it runs.\n"
                    "Exit code: the command's; 128 + N if signal N ended it; 126 it cannot be run; "
-                   "127 there is\nno such command; 1 denied, or the slots were lost before it was "
-                   "started; 2 bad usage or an error;\n3 no server decided.",
+                   "127 there is no such command; 1 denied, or the slots were lost before it was "
+                   "started; 2 bad usage or an error; 3 no server decided.",
         .flags = {{"limit", "LIMIT", "limit to charge"},
                   {"key", "KEY", "key to charge (the shared bucket)"},
                   {"permits", "N", "number of permits (1)"},

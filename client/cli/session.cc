@@ -48,6 +48,7 @@ std::vector<Flag> GlobalFlags() {
       {"deadline", "TIME", "time limit of a call (1s)"},
       {"on-unavailable", "deny|allow", "the decision if no server decides (deny)"},
       {"token-file", "FILE", "file whose first line is the bearer token"},
+      {"admin-token-file", "FILE", "the same for the admin port (that of --token-file)"},
       {"tls", "", "use TLS with the system's root certificates"},
       {"tls-ca", "FILE", "use TLS with these root certificates (PEM)"},
       {"tls-cert", "FILE", "client certificate (PEM)"},
@@ -88,15 +89,18 @@ Result<Session> Session::Create(Arguments arguments) {
                 .key_file = flags.Get("tls-key").value_or(""),
                 .server_name = flags.Get("tls-server-name").value_or("")};
   const std::string token_file = FlagOrEnvironment(flags, "token-file", "SLUICE_TOKEN_FILE", "");
-  if (!token_file.empty()) {
-    Result<std::string> token = ReadToken(token_file);
-    if (!token.ok()) return token.status();
-    client.token = *std::move(token);
-  }
+  const std::string admin_token_file =
+      FlagOrEnvironment(flags, "admin-token-file", "SLUICE_ADMIN_TOKEN_FILE", token_file);
   session.admin_options_ = {
       .server = FlagOrEnvironment(flags, "admin", "SLUICE_ADMIN", "127.0.0.1:7201"),
-      .tls = client.tls,
-      .token = client.token};
+      .tls = client.tls};
+  for (const auto& [file, token] : {std::pair(token_file, &client.token),
+                                    std::pair(admin_token_file, &session.admin_options_.token)}) {
+    if (file.empty()) continue;
+    Result<std::string> read = ReadToken(file);
+    if (!read.ok()) return read.status();
+    *token = *std::move(read);
+  }
   if (flags.Has("deadline")) session.admin_options_.deadline = *deadline;
   return session;
 }

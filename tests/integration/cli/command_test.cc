@@ -25,6 +25,7 @@ class CommandTest : public ::testing::Test {
     setenv("SLUICE_SERVER", server_.address().c_str(), 1);
     setenv("SLUICE_ADMIN", server_.admin_address().c_str(), 1);
     unsetenv("SLUICE_TOKEN_FILE");
+    unsetenv("SLUICE_ADMIN_TOKEN_FILE");
   }
 
   // A long deadline, for slow machines.
@@ -284,6 +285,10 @@ TEST_F(CommandTest, SendsTheTokenOfAFileToBothPorts) {
       "rm $f; exit $((a + b + c))");
   EXPECT_EQ(with.exit_code, 0) << with.err;
   EXPECT_EQ(Sluice("acquire api").exit_code, 2);
+  const Outcome apart = Shell(
+      "f=$(mktemp); echo secret >$f; $SLUICE limits list --admin-token-file $f; a=$?; "
+      "SLUICE_ADMIN_TOKEN_FILE=$f $SLUICE acquire api; b=$?; rm $f; exit $((10 * a + b))");
+  EXPECT_EQ(apart.exit_code, 2) << apart.err;
   EXPECT_EQ(Sluice("limits list --token-file /no/such").exit_code, 2);
 }
 
