@@ -177,7 +177,10 @@ void RpcCall::OnData(absl::Span<const uint8_t> data) {
     reader_.Append(data);
     UpdateHeldBytes();
     if (method_->streaming != nullptr) {
-      if (reading()) connection_->QueueReady(*this);
+      if (reading()) {
+        connection_->QueueReady(*this);
+        WatchMessage();
+      }
       return;
     }
     if (const absl::Status checked = reader_.CheckSingle(); !checked.ok()) {
@@ -535,6 +538,11 @@ void RpcCall::OnTimer() {
     return;
   }
   const bool message_late = now_ns >= message_end_ns_ && awaits_rest();
+  if (message_late && !deadline_passed_ && connection_->HoldsBack(*this)) {
+    message_end_ns_ = now_ns + connection_->rpc_loop().options().request_timeout_ns;
+    ArmTimer(now_ns);
+    return;
+  }
   if (phase_ == Phase::kStarted && !deadline_passed_ && !message_late) {
     // A message that is complete may wait for its turn.
     if (now_ns >= message_end_ns_) message_end_ns_ = kNoDeadline;

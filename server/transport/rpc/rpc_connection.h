@@ -100,6 +100,12 @@ class RpcConnection final : public PortConnection,
            (unsent_bytes_ > common::bounds::kMinConnectionUnsentBytes && rpc_loop_.over_unsent()) ||
            pending_bytes_ + cancelled_bytes() > options.max_connection_pending_bytes;
   }
+  // Whether the call takes no more of its request since others of its connection have its share,
+  // which is allowed to last while the port holds little of such requests.
+  bool HoldsBack(const RpcCall& call) const {
+    return (IsReady(call) || full()) &&
+           rpc_loop_.buffered_bytes() <= rpc_loop_.options().max_loop_buffered_bytes / 2;
+  }
 
  private:
   enum class State : uint8_t {
