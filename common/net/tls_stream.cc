@@ -421,7 +421,9 @@ void TlsStream::OnTimeout() {
 }
 
 void TlsStream::Abort(absl::Status why) {
-  if (failed_) return;
+  if (closed_) return;
+  // It may wait for a peer that takes the last bytes slowly.
+  if (failed_) return socket_->Abort(failure_);
   failed_ = true;
   failure_ = std::move(why);
   plain_.Clear();
