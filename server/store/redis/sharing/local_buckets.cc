@@ -22,8 +22,10 @@ constexpr int64_t kOtherShareNs = 1'000'000'000;
 // full.
 constexpr size_t kSlotBytes = 24;
 
-// What TakeEnded looks at in a call, at most a millisecond: buckets, and maps.
+// What TakeEnded looks at in a call, at most a millisecond: buckets, and maps. One that is taken
+// counts as eight.
 constexpr size_t kLookedAt = 8192;
+constexpr size_t kTakenAs = 8;
 
 // The TAT of a bucket that is `lacking` permits below full.
 uint64_t Tat(const TokenBucket& bucket, uint64_t lacking, int64_t now_ns) {
@@ -255,7 +257,9 @@ void LocalBuckets::FindOrMake(absl::Span<const Part> parts, uint64_t receipt_id,
       bytes_made += kSlotBytes + sizeof(Map::value_type) + one.name.second.size();
     }
   }
-  const bool room = size() + made <= max_buckets_ && bytes() + bytes_made <= max_bytes;
+  // New buckets leave room in which those that exist may grow.
+  const bool room =
+      size() + made <= max_buckets_ && bytes() + bytes_made <= max_bytes - max_bytes / 8;
   for (size_t i = 0; i < held.size(); ++i) {
     Held& one = held[i];
     if (one.bucket != nullptr) {
@@ -449,6 +453,7 @@ std::vector<LocalBuckets::Granted> LocalBuckets::TakeEnded(Moment at, size_t* fr
       // It may be split again.
       if (ended == stripe.least_rule_ids.end() || bucket.rule->rule->id >= ended->second) continue;
       AppendGranted(name.second, bucket, at, &all);
+      looked_at += kTakenAs - 1;
       CountOut(bucket);
       map.erase(current);
     }

@@ -247,7 +247,13 @@ void NodeRegistry::TakeGranted(size_t most) {
 
 void NodeRegistry::SendDebits() {
   TakeGranted(kMaxDebits);
-  if (ended_from_ != LocalBuckets::kEnd) FollowSoon();
+  StartDebits();
+  // Most buckets may have nothing to debit.
+  const bool may_take = undebited_.empty() && local_buckets_.size() > 0;
+  if (may_take || ended_from_ != LocalBuckets::kEnd) FollowSoon();
+}
+
+void NodeRegistry::StartDebits() {
   const int64_t now_ns = context_.clock().NowNs();
   // Each once: what fails is tried again with the next heartbeat, after the others.
   for (size_t tries = std::min(undebited_.size(), kMaxTries);
@@ -269,7 +275,10 @@ void NodeRegistry::SendDebits() {
                  debiting_ -= one.permits;
                  if (!result.known) return undebited_.push_back(one);
                  debited_ += one.permits;
-                 answered_ && !left_ ? SendDebits() : CheckAllDebited();
+                 if (!answered_ || left_) return CheckAllDebited();
+                 // Many replies may come at once: only Follow takes more buckets.
+                 StartDebits();
+                 if (undebited_.empty() && local_buckets_.size() > 0) FollowSoon();
                });
   }
   CheckAllDebited();

@@ -76,7 +76,9 @@ class NodeRegistry final : private net::LoopResident {
   void TakeGranted(size_t most);
   // Calls Follow once more, behind what the loop has to do.
   void FollowSoon();
+  // Takes what was granted, and starts debits of it.
   void SendDebits();
+  void StartDebits();
   // If nothing is left to debit: logs what was, and wakes Leave.
   void CheckAllDebited();
   bool HasUndebited() const {
