@@ -282,7 +282,7 @@ RC_GTEST_PROP(TableRoomPropertyTest, PartsAreNeverLent, ()) {
     Limit& limit = at->second;
     if (kind == 1) {
       limit.held = !limit.held;
-      room.SetHeld(*limit.part, RuleOf(at->first), limit.held);
+      room.SetHeld(*limit.part, RuleOf(at->first, limit.min_keys), limit.held);
       continue;
     }
     if (kind == 2 && !limit.held && limit.used == 0) {

@@ -242,7 +242,7 @@ TEST_F(LocalBucketsTest, ReceiptsAreBoundedInBytes) {
   // What the list of a bucket's receipts takes when it grows.
   constexpr size_t kGrowth = 8 << 10;
   LocalBuckets buckets(/*max_buckets=*/1000, kMaxBytes);
-  Load(algorithm::MakeTokenBucket({1000, 24 * kHour}, 1000, 0).value());
+  Load(algorithm::MakeTokenBucket({4000, 24 * kHour}, 4000, 0).value());
   uint64_t granted = 0;
   Outcome outcome = Outcome::kGranted;
   for (int key = 0; key < 100 && outcome == Outcome::kGranted; ++key) {
@@ -255,6 +255,11 @@ TEST_F(LocalBucketsTest, ReceiptsAreBoundedInBytes) {
   EXPECT_EQ(result_.reason, Reason::kOverflow);
   EXPECT_EQ(retry_after_ns_, kOverflowRetryNs);
   EXPECT_GT(granted, 500u);
+  EXPECT_LT(buckets.bytes(), kMaxBytes);
+  // New buckets leave room in which those that exist may grow.
+  EXPECT_EQ(AcquireFrom(buckets, "k0", 1, ++granted), Outcome::kGranted);
+  while (AcquireFrom(buckets, "k0", 1, granted + 1) == Outcome::kGranted) ++granted;
+  EXPECT_EQ(result_.reason, Reason::kOverflow);
   EXPECT_LT(buckets.bytes(), kMaxBytes + kGrowth);
   // A bucket that is there still grants what takes no memory.
   EXPECT_EQ(AcquireFrom(buckets, "k0"), Outcome::kGranted);
