@@ -845,9 +845,10 @@ def json_batches(run):
     run.note(f"{sent / 1e6:.0f} MB sent")
     slowest_s = max(took_s, default=math.inf)
     codes = "".join(f", {failed.count(code)} {code}" for code in sorted(set(failed)))
-    run.check(not failed and slowest_s <= 5,
+    # Where the processors are busy with other attacks, a few are shed.
+    run.check(len(failed) <= len(took_s) / 10 and slowest_s <= 5,
               f"{len(took_s)} honest JSON batches answered, {len(failed)} not{codes}; slowest "
-              f"{slowest_s:.2f} s", "each answered within 5 s")
+              f"{slowest_s:.2f} s", "nine of ten answered, within 5 s")
     run.released("after they left")
     run.end()
 

@@ -502,7 +502,8 @@ void RpcCall::Abort(absl::StatusCode code, std::string_view message) {
     phase_ = Phase::kAborting;
     NotifyCancelled();
     if (finished()) return;
-    reader_.Clear(kKeepBytes);  // its answers may wait for the peer for long
+    // Its answers may wait for the peer for long.
+    if (method_->streaming != nullptr) reader_.Clear(kKeepBytes);
   }
   Fail(code, message);
 }

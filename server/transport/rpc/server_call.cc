@@ -126,8 +126,6 @@ void ServerCall::End(absl::StatusCode code, std::string_view message) {
   phase_ = Phase::kFinished;
   writer_.SetStatus(code, message);
   RecordFinish(code);
-  // The answer may wait for the peer for long.
-  if (method_->unary != nullptr) reader_.Clear(kKeepBytes);
   UpdateHeldBytes();
   if (pending_bytes_ > 0) SetPendingBytes(0);
   if (response_state_ != ResponseState::kNotSubmitted || writer_.size() > 0) {
