@@ -92,6 +92,8 @@ class MessageReader {
   // Bytes of the next message as it arrives, which may be compressed; 0: not known yet.
   size_t next_bytes() const { return HasPrefix() ? announced_bytes() : 0; }
   bool next_is_compressed() const { return HasPrefix() && compressed(); }
+  // Whether the next message has begun to arrive and is not complete.
+  bool awaits_rest() const { return size() > 0 && size() < kPrefixBytes + next_bytes(); }
 
   // For streams: takes the next message, decompressing at most `step_bytes`. The message is valid
   // until the decompressor is used again or more bytes are appended.

@@ -34,9 +34,6 @@ constexpr int64_t kSendUnits = 4;
 // Bytes of an unknown method's path that its error has. The path itself may have 16 KB.
 constexpr size_t kMaxUnknownBytes = 256;
 
-// Before each message (MessageReader).
-constexpr size_t kPrefixBytes = 5;
-
 std::string UnknownMethodText(const MethodTable& methods, std::string_view path) {
   const size_t slash = path.rfind('/');
   const bool service_known =
@@ -399,12 +396,8 @@ void RpcCall::DeliverAndRestoreWindow() {
   }
 }
 
-bool RpcCall::awaits_rest() const {
-  return reader_.size() > 0 && reader_.size() < kPrefixBytes + reader_.next_bytes();
-}
-
 void RpcCall::WatchMessage() {
-  if (message_end_ns_ != kNoDeadline || !awaits_rest()) return;
+  if (message_end_ns_ != kNoDeadline || !reader_.awaits_rest()) return;
   const int64_t now_ns = loop().now_ns();
   message_end_ns_ = now_ns + connection_->rpc_loop().options().request_timeout_ns;
   ArmTimer(now_ns);
@@ -538,7 +531,7 @@ void RpcCall::OnTimer() {
     if (refusal_ != nullptr) Fail(refusal_->code(), common::ToStd(refusal_->message()));
     return;
   }
-  const bool message_late = now_ns >= message_end_ns_ && awaits_rest();
+  const bool message_late = now_ns >= message_end_ns_ && reader_.awaits_rest();
   if (message_late && !deadline_passed_ && connection_->HoldsBack(*this)) {
     message_end_ns_ = now_ns + connection_->rpc_loop().options().request_timeout_ns;
     ArmTimer(now_ns);

@@ -107,8 +107,6 @@ class RpcCall final : public ServerCall,
   // Whether the call may take a large message now; else it waits.
   bool BeginLarge();
   void DeliverAndRestoreWindow();
-  // Whether the next message has begun to arrive and is not complete.
-  bool awaits_rest() const;
   // Streams: bounds the time until a message that has begun is complete. Called when its first byte
   // has arrived and the call takes messages; later calls for the same message do nothing.
   void WatchMessage();
