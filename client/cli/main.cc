@@ -262,8 +262,8 @@ std::vector<Command> ToolCommands() {
       {{.name = "check",
         .arguments = "FILE",
         .summary = "Check the text of a limits file; needs no server.\n"
-                   "What depends on a server it cannot see: room for min_keys, limits that admins "
-                   "put, names that Envoy's configuration has too.\n"
+                   "It does not see what depends on a server: room for min_keys, limits that "
+                   "admins put, names that Envoy's configuration has too.\n"
                    "Also a file or a folder of Envoy's rate-limit configuration.\n"
                    "Exit code: 0 valid, 2 invalid.",
         .flags = {{"merge-domains", "", "Envoy: files may have a domain in common"}},

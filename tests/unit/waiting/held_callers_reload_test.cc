@@ -92,7 +92,7 @@ TEST_F(HeldCallersReloadTest, CallersOfLimitThatBecomesSlotsAreGrantedOnlyWithSl
   for (int i = 0; i < 4; ++i) world.Arrive(/*hold=*/true, /*late=*/false);
   ASSERT_EQ(world.callers.size(), 3u);
   const Rule& slots = world.limits.Set(1, *algorithm::MakeConcurrency(1, kMinute));
-  // The first grant time has come, and nobody was answered yet.
+  // The grant time of the first caller comes before the change is known.
   world.clock.Advance(kSecond);
   world.held_callers.LimitsChanged();
   world.AdvanceTo(world.clock.NowNs() + 10 * kSecond);
